@@ -1,0 +1,156 @@
+"""The words of turnmark as frozen values; they know nothing of disks, packs or clocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple, NewType
+
+Oid = NewType("Oid", bytes)
+"""Twenty raw bytes of SHA-1."""
+
+RelPath = NewType("RelPath", bytes)
+"""A path below a workspace's root: no leading, trailing or double slash; b"" is the root."""
+
+GapReason = Literal[
+    "excluded", "ignored", "oversize", "unreadable", "special", "torn", "nested-root", "budget"
+]
+MarkKind = Literal[
+    "baseline", "turn-begin", "turn-end", "manual", "rollback", "before-rollback", "import"
+]
+PointKind = Literal[
+    "baseline", "turn", "manual", "rollback", "before-rollback", "import", "burst"
+]
+Status = Literal["ok", "error", "interrupted", "unknown", "late"]
+
+FILE, EXEC, LINK, TREE = 0o100644, 0o100755, 0o120000, 0o40000
+"""The four modes a git tree holds here; submodule links are never written."""
+
+EMPTY_TREE = Oid(bytes.fromhex("4b825dc642cb6eb9a060e54bf8d69288fbee4904"))
+ROOT = RelPath(b"")
+
+
+class Entry(NamedTuple):
+    """One name in a git tree: git's mode and the object it points at."""
+
+    mode: int
+    oid: Oid
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A path that a snapshot looked at and did not capture."""
+
+    path: RelPath
+    reason: GapReason
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What lies between two snapshots: paths, and lines as `git diff --numstat` counts them."""
+
+    files: int
+    insertions: int | None = None
+    deletions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An immutable commit of one workspace."""
+
+    id: Oid
+    workspace: str
+    seq: int
+    time_ns: int
+    files: Oid
+    about: Oid
+    changed: int = 0
+    gaps: int = 0
+    total: int = 0
+    note: str = ""
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A boundary that points at a snapshot and makes it a rollback point."""
+
+    id: Oid
+    workspace: str
+    seq: int
+    time_ns: int
+    kind: MarkKind
+    snapshot: Oid
+    label: str = ""
+    session: str | None = None
+    turn: int | None = None
+    turn_id: str | None = None
+    agent: str | None = None
+    status: Status | None = None
+    gaps: int = 0
+    extra: dict[str, object] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One row of `list`: what the user sees and rolls back to."""
+
+    n: int | None
+    id: Oid
+    seq: int
+    time_ns: int
+    kind: PointKind
+    label: str = ""
+    session: str | None = None
+    turn: int | None = None
+    turn_id: str | None = None
+    agent: str | None = None
+    status: Status | None = None
+    end: Oid | None = None
+    counts: Counts | None = None
+    gaps: int = 0
+    pinned: bool = False
+    extra: dict[str, object] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path that differs between two trees; None stands for absent."""
+
+    path: RelPath
+    old: Entry | None
+    new: Entry | None
+
+
+def show_path(path: bytes) -> str:
+    """Any path as text, and back again with encode("utf-8", "surrogateescape")."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def parse_path(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def join(parent: bytes, name: bytes) -> RelPath:
+    return RelPath(parent + b"/" + name if parent else name)
+
+
+def parents(path: bytes) -> list[RelPath]:
+    """The directories above a path, nearest first, the root last; the root has none."""
+    out: list[RelPath] = []
+    while path:
+        path = path.rpartition(b"/")[0]
+        out.append(RelPath(path))
+    return out
+
+
+def is_within(path: bytes, top: bytes) -> bool:
+    """Whether path is top or lies below it."""
+    return not top or path == top or path.startswith(top + b"/")
+
+
+def rfc3339(time_ns: int) -> str:
+    seconds, rest = divmod(time_ns, 1_000_000_000)
+    stamp = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{stamp}.{rest // 1_000_000:03d}Z"

@@ -1,0 +1,103 @@
+"""Git objects to bytes and back; pure, and ignorant of where the bytes are kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from .errors import Damaged
+from .model import TREE, Entry, Oid
+
+Kind = Literal["commit", "tree", "blob", "tag"]
+IDENTITY = b"turnmark <turnmark@localhost>"
+
+
+def hash_object(kind: Kind, data: bytes) -> Oid:
+    digest = hashlib.sha1(b"%s %d\0" % (kind.encode(), len(data)), usedforsecurity=False)
+    digest.update(data)
+    return Oid(digest.digest())
+
+
+def parse_tree(raw: bytes) -> dict[bytes, Entry]:
+    """The entries of a tree, in git's order."""
+    out: dict[bytes, Entry] = {}
+    at, end = 0, len(raw)
+    try:
+        while at < end:
+            space = raw.index(b" ", at)
+            nul = raw.index(b"\0", space)
+            entry = Entry(int(raw[at:space], 8), Oid(raw[nul + 1 : nul + 21]))
+            out[raw[space + 1 : nul]] = entry
+            at = nul + 21
+    except ValueError as error:
+        raise Damaged("A tree object cannot be parsed.", "Run `turnmark store verify`.") from error
+    if at != end:
+        raise Damaged("A tree object is cut short.", "Run `turnmark store verify`.")
+    return out
+
+
+def tree_order(item: tuple[bytes, Entry]) -> bytes:
+    name, entry = item
+    return name + b"/" if entry.mode == TREE else name
+
+
+def encode_tree(entries: Iterable[tuple[bytes, Entry]]) -> bytes:
+    ordered = sorted(entries, key=tree_order)
+    return b"".join(b"%o %s\0%s" % (entry.mode, name, entry.oid) for name, entry in ordered)
+
+
+def encode_commit(tree: Oid, time_ns: int, message: bytes, parent: Oid | None = None) -> bytes:
+    stamp = b"%s %d +0000" % (IDENTITY, max(0, time_ns // 1_000_000_000))
+    above = b"parent %s\n" % parent.hex().encode() if parent else b""
+    return b"tree %s\n%sauthor %s\ncommitter %s\n\n%s" % (
+        tree.hex().encode(),
+        above,
+        stamp,
+        stamp,
+        message,
+    )
+
+
+def encode_tag(target: Oid, name: str, time_ns: int, message: bytes) -> bytes:
+    stamp = b"%s %d +0000" % (IDENTITY, max(0, time_ns // 1_000_000_000))
+    return b"object %s\ntype commit\ntag %s\ntagger %s\n\n%s" % (
+        target.hex().encode(),
+        name.encode(),
+        stamp,
+        message,
+    )
+
+
+def parse_headers(data: bytes) -> tuple[dict[bytes, bytes], bytes]:
+    """The header lines of a commit or tag, and its message."""
+    head, _, message = data.partition(b"\n\n")
+    headers: dict[bytes, bytes] = {}
+    for line in head.split(b"\n"):
+        key, _, value = line.partition(b" ")
+        headers.setdefault(key, value)
+    return headers, message
+
+
+def header_oid(headers: dict[bytes, bytes], key: bytes) -> Oid:
+    try:
+        oid = bytes.fromhex(headers[key].decode("ascii"))
+    except (KeyError, ValueError) as error:
+        raise Damaged(
+            f"A commit or tag has no usable '{key.decode()}'.", "Run `turnmark store verify`."
+        ) from error
+    return Oid(oid)
+
+
+def references(kind: Kind, data: bytes) -> Iterator[tuple[Kind, Oid]]:
+    """The objects that an object needs to be whole."""
+    if kind == "tree":
+        for entry in parse_tree(data).values():
+            yield ("tree" if entry.mode == TREE else "blob"), entry.oid
+    elif kind == "commit":
+        headers, _ = parse_headers(data)
+        yield "tree", header_oid(headers, b"tree")
+        if b"parent" in headers:
+            yield "commit", header_oid(headers, b"parent")
+    elif kind == "tag":
+        yield "commit", header_oid(parse_headers(data)[0], b"object")
