@@ -1,0 +1,100 @@
+"""The directories of one root, reached from its open descriptor and never through a link.
+
+Knows nothing of rules or stores. Every path is walked component by component with O_NOFOLLOW, so
+a directory that somebody swaps for a link is an error and not a way out, and no path is too long.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from types import TracebackType
+
+from .disk import GONE, Disk
+from .errors import BadInput
+from .model import ROOT, RelPath
+
+OPEN_DIRS = 64
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+
+
+class Beneath:
+    """Owns the descriptor of a root and of the directories last used below it."""
+
+    def __init__(self, disk: Disk, root: bytes, keep: int = OPEN_DIRS) -> None:
+        self.disk = disk
+        self.root = root
+        self.keep = keep
+        self._open: OrderedDict[RelPath, int] = OrderedDict()
+        try:
+            self.fd = disk.open(root, DIRECTORY)
+        except OSError as error:
+            raise BadInput(
+                f"The workspace {os.fsdecode(root)} cannot be opened: {error.strerror}.",
+                "Check that it still exists, is a directory and may be read by you.",
+            ) from error
+        self.device = disk.fstat(self.fd).st_dev
+
+    def __enter__(self) -> Beneath:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.forget()
+        self.disk.close(self.fd)
+
+    def forget(self) -> None:
+        """Closes what is kept open, so that the next walk starts from the root."""
+        while self._open:
+            self.disk.close(self._open.popitem()[1])
+
+    def dir(self, path: RelPath) -> int:
+        """A descriptor of the directory; ours to close, good until many others were asked for."""
+        known, missing = self._nearest(path)
+        fd = self.fd if known == ROOT else self._open[known]
+        for name in missing:
+            known = RelPath(known + b"/" + name if known else name)
+            fd = self.disk.open(name, DIRECTORY, at=fd)
+            self._open[known] = fd
+            if len(self._open) > self.keep:
+                self._drop_oldest(known)
+        return fd
+
+    def _nearest(self, path: RelPath) -> tuple[RelPath, list[bytes]]:
+        missing: list[bytes] = []
+        while path and path not in self._open:
+            head, _, name = path.rpartition(b"/")
+            missing.append(name)
+            path = RelPath(head)
+        if path:
+            self._open.move_to_end(path)
+        return path, missing[::-1]
+
+    def _drop_oldest(self, but: RelPath) -> None:
+        oldest = next(iter(self._open))
+        if oldest != but:
+            self.disk.close(self._open.pop(oldest))
+
+    def parent(self, path: RelPath) -> tuple[int, bytes]:
+        """The directory that holds a path, and the path's name in it."""
+        head, _, name = path.rpartition(b"/")
+        return self.dir(RelPath(head)), name
+
+    def lstat(self, path: RelPath) -> os.stat_result | None:
+        """What is at the path, or None if nothing (or something above it is no directory)."""
+        if path == ROOT:
+            return self.disk.fstat(self.fd)
+        try:
+            at, name = self.parent(path)
+            return self.disk.lstat(name, at)
+        except OSError as error:
+            if error.errno in GONE:
+                return None
+            raise

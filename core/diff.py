@@ -1,0 +1,85 @@
+"""Tree against tree: which paths differ. Skips equal subtrees, so the cost follows the change.
+
+Pure but for the reader of trees that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from .model import EMPTY_TREE, ROOT, TREE, Change, Entry, Oid, RelPath, is_within, join
+from .objects import parse_tree
+
+ReadTree = Callable[[Oid], bytes]
+
+
+def diff_trees(read: ReadTree, old: Oid, new: Oid) -> Iterator[Change]:
+    """Every path that is not the same in both trees, sorted within each directory."""
+    waiting: list[tuple[RelPath, Oid, Oid]] = [(ROOT, old, new)]
+    while waiting:
+        path, one, other = waiting.pop()
+        if one == other:
+            continue
+        before, after = _entries(read, one), _entries(read, other)
+        for name in sorted(before.keys() | after.keys()):
+            was, now = before.get(name), after.get(name)
+            if was == now:
+                continue
+            here = join(path, name)
+            if _is_tree(was) or _is_tree(now):
+                waiting.append((here, _subtree(was), _subtree(now)))
+            was, now = _leaf(was), _leaf(now)
+            if was is not None or now is not None:
+                yield Change(here, was, now)
+
+
+def _entries(read: ReadTree, oid: Oid) -> dict[bytes, Entry]:
+    return {} if oid == EMPTY_TREE else parse_tree(read(oid))
+
+
+def _is_tree(entry: Entry | None) -> bool:
+    return entry is not None and entry.mode == TREE
+
+
+def _subtree(entry: Entry | None) -> Oid:
+    return entry.oid if entry is not None and entry.mode == TREE else EMPTY_TREE
+
+
+def _leaf(entry: Entry | None) -> Entry | None:
+    return None if entry is None or entry.mode == TREE else entry
+
+
+def files_of(read: ReadTree, tree: Oid) -> Iterator[tuple[RelPath, Entry]]:
+    """Every file and link of a tree."""
+    for change in diff_trees(read, EMPTY_TREE, tree):
+        assert change.new is not None
+        yield change.path, change.new
+
+
+def dirs_of(read: ReadTree, tree: Oid) -> Iterator[RelPath]:
+    """Every directory of a tree but its root."""
+    waiting: list[tuple[RelPath, Oid]] = [(ROOT, tree)]
+    while waiting:
+        path, oid = waiting.pop()
+        for name, entry in _entries(read, oid).items():
+            if entry.mode == TREE:
+                here = join(path, name)
+                yield here
+                waiting.append((here, entry.oid))
+
+
+def entry_at(read: ReadTree, tree: Oid, path: RelPath) -> Entry | None:
+    """What a tree holds at one path."""
+    found: Entry | None = Entry(TREE, tree)
+    for name in path.split(b"/") if path else []:
+        if found is None or found.mode != TREE:
+            return None
+        found = _entries(read, found.oid).get(name)
+    return found
+
+
+def within(changes: Iterator[Change], tops: list[RelPath]) -> Iterator[Change]:
+    """Only the changes at or below the given paths; all of them if none is given."""
+    for change in changes:
+        if not tops or any(is_within(change.path, top) for top in tops):
+            yield change

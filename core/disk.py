@@ -1,0 +1,226 @@
+"""The file verbs everything else uses: thin over the system calls, and the seam for faults.
+
+Knows nothing of stores or workspaces. Names may be relative to an open directory (`at`), and no
+verb follows a symbolic link in its last component.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+Name = bytes | str
+RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
+CHUNK = 1 << 20
+LOCK_STEP = 0.005
+UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
+GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""What an open or stat says when the path, or a directory on the way, is not what it was."""
+
+
+@cache
+def _ctypes() -> Any:
+    """Imported when first needed: most commands never rename in these ways."""
+    import ctypes
+
+    return ctypes
+
+
+@cache
+def _renameat2() -> Any:
+    ctypes = _ctypes()
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+
+
+class Disk:
+    """The real thing. A test's subclass counts the calls and fails, or kills, at one of them."""
+
+    def open(self, name: Name, flags: int, mode: int = 0o600, at: int | None = None) -> int:
+        return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode, dir_fd=at)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def read(self, fd: int, size: int) -> bytes:
+        return os.read(fd, size)
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        return os.pread(fd, size, offset)
+
+    def write_some(self, fd: int, data: bytes | memoryview) -> int:
+        return os.write(fd, data)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def lstat(self, name: Name, at: int | None = None) -> os.stat_result:
+        return os.stat(name, dir_fd=at, follow_symlinks=False)
+
+    def fstat(self, fd: int) -> os.stat_result:
+        return os.fstat(fd)
+
+    def scandir(self, where: int | str) -> os._ScandirIterator[str]:
+        return os.scandir(where)
+
+    def readlink(self, name: bytes, at: int | None = None) -> bytes:
+        return os.readlink(name, dir_fd=at)
+
+    def mkdir(self, name: Name, mode: int = 0o700, at: int | None = None) -> None:
+        os.mkdir(name, mode, dir_fd=at)
+
+    def rmdir(self, name: Name, at: int | None = None) -> None:
+        os.rmdir(name, dir_fd=at)
+
+    def unlink(self, name: Name, at: int | None = None) -> None:
+        os.unlink(name, dir_fd=at)
+
+    def symlink(self, target: bytes, name: bytes, at: int | None = None) -> None:
+        os.symlink(target, name, dir_fd=at)
+
+    def link(self, old: Name, new: Name, at: int | None = None, to: int | None = None) -> None:
+        os.link(old, new, src_dir_fd=at, dst_dir_fd=to, follow_symlinks=False)
+
+    def rename(self, old: Name, new: Name, at: int | None = None, to: int | None = None) -> None:
+        os.rename(old, new, src_dir_fd=at, dst_dir_fd=to)
+
+    def rename_new(self, old: bytes, new: bytes, at: int, to: int) -> None:
+        """Renames only if nothing has the new name yet (EEXIST otherwise)."""
+        self._rename2(old, new, at, to, RENAME_NOREPLACE)
+
+    def exchange(self, old: bytes, new: bytes, at: int, to: int) -> None:
+        """Lets two names change places in one step."""
+        self._rename2(old, new, at, to, RENAME_EXCHANGE)
+
+    def _rename2(self, old: bytes, new: bytes, at: int, to: int, flags: int) -> None:
+        call = _renameat2()
+        if call is None:
+            raise OSError(errno.ENOSYS, "This system cannot rename without replacing.", new)
+        if call(at, old, to, new, flags) < 0:
+            number = _ctypes().get_errno()
+            raise OSError(number, os.strerror(number), new)
+
+    def chmod(self, fd: int, mode: int) -> None:
+        os.fchmod(fd, mode)
+
+    def chown(self, fd: int, uid: int, gid: int) -> None:
+        os.fchown(fd, uid, gid)
+
+    def flock(self, fd: int, operation: int) -> None:
+        fcntl.flock(fd, operation)
+
+    def lease(self, fd: int, kind: int) -> None:
+        """Takes, or with F_UNLCK gives back, a lease; its break is signalled by something ignored.
+
+        The default signal, SIGIO, would kill a process that has not asked for it.
+        """
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # ignored by default
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, kind)
+
+    def held_lease(self, fd: int) -> int:
+        return fcntl.fcntl(fd, fcntl.F_GETLEASE)
+
+    # What follows is made of the verbs above and so needs no fault of its own.
+
+    def write(self, fd: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self.write_some(fd, view) :]
+
+    def read_all(self, fd: int, limit: int | None = None) -> bytes:
+        """All that is left to read; with a limit, at most one byte more than it."""
+        parts: list[bytes] = []
+        left = CHUNK if limit is None else limit + 1
+        while left > 0 and (part := self.read(fd, min(left, CHUNK))):
+            parts.append(part)
+            left -= 0 if limit is None else len(part)
+        return b"".join(parts)
+
+    @contextmanager
+    def opened(
+        self, name: Name, flags: int = os.O_RDONLY, mode: int = 0o600, at: int | None = None
+    ) -> Iterator[int]:
+        fd = self.open(name, flags, mode, at)
+        try:
+            yield fd
+        finally:
+            self.close(fd)
+
+    def read_file(self, name: Name, at: int | None = None) -> bytes:
+        with self.opened(name, at=at) as fd:
+            return self.read_all(fd)
+
+    def sync_dir(self, name: Name, at: int | None = None) -> None:
+        with self.opened(name, os.O_RDONLY | os.O_DIRECTORY, at=at) as fd:
+            self.fsync(fd)
+
+    def create(self, name: Name, data: bytes, *, sync: bool, mode: int = 0o600) -> None:
+        with self.opened(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode) as fd:
+            self.write(fd, data)
+            if sync:
+                self.fsync(fd)
+
+    def replace(self, name: str, data: bytes, *, sync: bool = True) -> None:
+        """Gives a file new content in one step: after a crash it is the old one or the new one."""
+        fresh = f"{name}.{os.getpid()}.{time.monotonic_ns()}.new"
+        try:
+            self.create(fresh, data, sync=sync)
+            self.rename(fresh, name)
+        except OSError:
+            self.discard(fresh)
+            raise
+        if sync:
+            self.sync_dir(os.path.dirname(name))
+
+    def discard(self, name: Name, at: int | None = None) -> bool:
+        """Unlinks what may be gone already; False if it could not."""
+        try:
+            self.unlink(name, at)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def exists(self, name: Name, at: int | None = None) -> bool:
+        try:
+            self.lstat(name, at)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def make_dirs(self, path: str) -> None:
+        """Creates a private directory and the missing ones above it."""
+        if os.path.isdir(path):
+            return
+        self.make_dirs(os.path.dirname(path))
+        try:
+            self.mkdir(path, 0o700)
+        except FileExistsError:
+            return
+
+    def lock(self, fd: int, *, exclusive: bool, wait: float) -> bool:
+        """Takes a lock that the kernel gives back when its holder dies; False after the wait."""
+        operation = (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                self.flock(fd, operation)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(LOCK_STEP)
+            else:
+                return True
+
+
+REAL = Disk()

@@ -1,0 +1,434 @@
+"""One git pack and its index: written durably, and read back with every byte checked.
+
+Knows one directory of packs; not refs, locks, or which objects deserve to live.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import struct
+import time
+import zlib
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from .deflate import deflate
+from .disk import CHUNK, Disk
+from .errors import Damaged
+from .model import Oid
+from .objects import Kind, hash_object
+
+TYPES: dict[Kind, int] = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
+KINDS: dict[int, Kind] = {number: kind for kind, number in TYPES.items()}
+OFS_DELTA, REF_DELTA = 6, 7
+BATCH_BYTES = 1 << 18
+BATCHES_AHEAD = 6
+FIRST_READ = 4096
+BISECT_ABOVE = 512
+TEMPORARY = "writing-"
+"""Our unfinished files start so, and not with tmp_, which a user's `git prune` would remove."""
+
+HINT = "Run `turnmark store verify`; `turnmark store repair` keeps what is whole."
+
+
+class Entry(NamedTuple):
+    """Where an object lies in a pack, and the check sum of its bytes there."""
+
+    offset: int
+    crc: int
+
+
+def entry_header(number: int, size: int) -> bytes:
+    byte = (number << 4) | (size & 15)
+    size >>= 4
+    out = bytearray()
+    while size:
+        out.append(byte | 0x80)
+        byte = size & 0x7F
+        size >>= 7
+    out.append(byte)
+    return bytes(out)
+
+
+def parse_entry_header(data: bytes) -> tuple[int, int, int]:
+    """Type number, inflated size, and the header's length."""
+    byte, at, shift = data[0], 1, 4
+    number, size = (byte >> 4) & 7, byte & 15
+    while byte & 0x80:
+        byte = data[at]
+        size |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return number, size, at
+
+
+def encode_distance(distance: int) -> bytes:
+    """How far before a delta its base lies, in git's offset encoding."""
+    out = [distance & 0x7F]
+    while distance := distance >> 7:
+        distance -= 1
+        out.append(0x80 | (distance & 0x7F))
+    return bytes(out[::-1])
+
+
+def parse_distance(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    distance = byte & 0x7F
+    while byte & 0x80:
+        at += 1
+        byte = data[at]
+        distance = ((distance + 1) << 7) | (byte & 0x7F)
+    return distance, at + 1
+
+
+def apply_delta(base: bytes, delta: bytes) -> bytes:
+    at = _skip_size(delta, _skip_size(delta, 0))
+    out: list[bytes] = []
+    while at < len(delta):
+        command = delta[at]
+        at += 1
+        if command & 0x80:
+            offset, at = _masked(delta, at, command, 4)
+            size, at = _masked(delta, at, command >> 4, 3)
+            out.append(base[offset : offset + (size or 0x10000)])
+        else:
+            out.append(delta[at : at + command])
+            at += command
+    return b"".join(out)
+
+
+def _skip_size(data: bytes, at: int) -> int:
+    while data[at] & 0x80:
+        at += 1
+    return at + 1
+
+
+def _masked(data: bytes, at: int, mask: int, width: int) -> tuple[int, int]:
+    value = 0
+    for place in range(width):
+        if mask & (1 << place):
+            value |= data[at] << (8 * place)
+            at += 1
+    return value, at
+
+
+def encode_index(entries: dict[Oid, Entry], trailer: bytes) -> bytes:
+    """A version 2 index of a pack."""
+    oids = sorted(entries)
+    fanout = [0] * 256
+    for oid in oids:
+        fanout[oid[0]] += 1
+    for place in range(1, 256):
+        fanout[place] += fanout[place - 1]
+    small, large = _offsets([entries[oid].offset for oid in oids])
+    body = b"".join(
+        (
+            b"\xfftOc\0\0\0\2",
+            struct.pack(">256I", *fanout),
+            b"".join(oids),
+            struct.pack(f">{len(oids)}I", *(entries[oid].crc for oid in oids)),
+            small,
+            large,
+            trailer,
+        )
+    )
+    return body + hashlib.sha1(body, usedforsecurity=False).digest()
+
+
+def _offsets(offsets: list[int]) -> tuple[bytes, bytes]:
+    large = [offset for offset in offsets if offset >= 1 << 31]
+    place = {offset: number for number, offset in enumerate(large)}
+    small = [0x80000000 | place[o] if o >= 1 << 31 else o for o in offsets]
+    return struct.pack(f">{len(small)}I", *small), struct.pack(f">{len(large)}Q", *large)
+
+
+class PackWriter:
+    """Owns one unfinished pack; until `finish` nothing of it can be seen, and `drop` undoes it."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.entries: dict[Oid, Entry] = {}
+        self.size = 12
+        self._part = f"{directory}/{TEMPORARY}{os.getpid()}-{time.monotonic_ns()}"
+        self._fd = disk.open(self._part, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._out: list[bytes] = [b"\0" * 12]
+        self._buffered = 0
+        self._batch: list[tuple[Kind, Oid, bytes]] = []
+        self._batch_bytes = 0
+        self._ahead: deque[Future[list[tuple[Oid, bytes]]]] = deque()
+        self._pool: ThreadPoolExecutor | None = None
+        self._pending: set[Oid] = set()
+
+    def __contains__(self, oid: Oid) -> bool:
+        return oid in self.entries or oid in self._pending
+
+    def __len__(self) -> int:
+        return len(self.entries) + len(self._pending)
+
+    def add(self, kind: Kind, oid: Oid, data: bytes) -> None:
+        """Compresses in the background once there is more than one batch of work."""
+        if oid in self:
+            return
+        self._pending.add(oid)
+        self._batch.append((kind, oid, data))
+        self._batch_bytes += len(data)
+        if self._batch_bytes >= BATCH_BYTES:
+            self._compress_behind()
+
+    def copy(self, oid: Oid, parts: tuple[bytes, ...]) -> int:
+        """Appends an entry whose bytes are already as the pack wants them; returns its offset."""
+        crc = 0
+        offset = self.size
+        for part in parts:
+            crc = zlib.crc32(part, crc)
+            self._append(part)
+        self.entries[oid] = Entry(offset, crc)
+        return offset
+
+    def finish(self, *, sync: bool) -> str:
+        """Puts pack and index in place; syncing the directory is left. Returns the common path."""
+        self._settle()
+        trailer = self._seal()
+        if sync:
+            self.disk.fsync(self._fd)
+        path = f"{self.directory}/pack-{trailer.hex()}"
+        index = encode_index(self.entries, trailer)
+        self.disk.create(self._part + ".idx", index, sync=sync, mode=0o400)
+        self.disk.chmod(self._fd, 0o400)
+        self.disk.rename(self._part, path + ".pack")
+        self.disk.rename(self._part + ".idx", path + ".idx")
+        self._close()
+        return path
+
+    def drop(self) -> None:
+        """Forgets the pack; what cannot be unlinked now is swept up with other left-overs later."""
+        self._close()
+        self.disk.discard(self._part)
+        self.disk.discard(self._part + ".idx")
+
+    def _compress_behind(self) -> None:
+        self._pool = self._pool or ThreadPoolExecutor(2, thread_name_prefix="turnmark-deflate")
+        self._ahead.append(self._pool.submit(_compress_all, self._batch))
+        self._batch, self._batch_bytes = [], 0
+        while len(self._ahead) > BATCHES_AHEAD:
+            self._write_entries(self._ahead.popleft().result())
+
+    def _settle(self) -> None:
+        while self._ahead:
+            self._write_entries(self._ahead.popleft().result())
+        self._write_entries(_compress_all(self._batch))
+        self._batch, self._batch_bytes = [], 0
+
+    def _write_entries(self, entries: list[tuple[Oid, bytes]]) -> None:
+        for oid, data in entries:
+            self.entries[oid] = Entry(self.size, zlib.crc32(data))
+            self._pending.discard(oid)
+            self._append(data)
+
+    def _append(self, data: bytes) -> None:
+        self._out.append(data)
+        self.size += len(data)
+        self._buffered += len(data)
+        if self._buffered >= CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        self.disk.write(self._fd, b"".join(self._out))
+        self._out, self._buffered = [], 0
+
+    def _seal(self) -> bytes:
+        """Writes the header, now that the count is known, and the trailer over everything."""
+        header = b"PACK" + struct.pack(">II", 2, len(self.entries))
+        if self.size == 12 + sum(map(len, self._out[1:])):
+            return self._seal_in_memory(header)
+        self._flush()
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        self.disk.write(self._fd, header)
+        trailer = _digest_of(self.disk, self._fd, self.size)
+        os.lseek(self._fd, 0, os.SEEK_END)
+        self.disk.write(self._fd, trailer)
+        return trailer
+
+    def _seal_in_memory(self, header: bytes) -> bytes:
+        body = b"".join([header, *self._out[1:]])
+        trailer = hashlib.sha1(body, usedforsecurity=False).digest()
+        self.disk.write(self._fd, body + trailer)
+        self._out, self._buffered = [], 0
+        return trailer
+
+    def _close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+        if self._fd >= 0:
+            self.disk.close(self._fd)
+            self._fd = -1
+
+
+def _compress_all(batch: list[tuple[Kind, Oid, bytes]]) -> list[tuple[Oid, bytes]]:
+    return [
+        (oid, entry_header(TYPES[kind], len(data)) + deflate(data)) for kind, oid, data in batch
+    ]
+
+
+def _digest_of(disk: Disk, fd: int, size: int) -> bytes:
+    digest = hashlib.sha1(usedforsecurity=False)
+    at = 0
+    while at < size:
+        part = disk.pread(fd, min(CHUNK, size - at), at)
+        if not part:
+            break
+        digest.update(part)
+        at += len(part)
+    return digest.digest()
+
+
+class Pack:
+    """Owns the open files of one finished pack; its reads are checked against the ids asked for."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.disk = disk
+        self.path = path
+        self._fd = -1
+        with disk.opened(path + ".idx") as fd:
+            size = disk.fstat(fd).st_size
+            if size < 1072:
+                raise Damaged(f"The index {path}.idx is cut short.", HINT)
+            self._idx = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        self._fanout = struct.unpack_from(">256I", self._idx, 8)
+        self.count = self._fanout[255]
+        if self._idx[:8] != b"\xfftOc\0\0\0\2" or size < 1072 + 28 * self.count:
+            raise Damaged(f"The index {path}.idx is damaged.", HINT)
+        self._crcs = 1032 + 20 * self.count
+        self._small = self._crcs + 4 * self.count
+        self._large = self._small + 4 * self.count
+
+    def close(self) -> None:
+        self._idx.close()
+        if self._fd >= 0:
+            self.disk.close(self._fd)
+            self._fd = -1
+
+    @property
+    def fd(self) -> int:
+        if self._fd < 0:
+            self._fd = self.disk.open(self.path + ".pack", os.O_RDONLY)
+        return self._fd
+
+    def size(self) -> int:
+        return self.disk.fstat(self.fd).st_size
+
+    def oid(self, place: int) -> Oid:
+        return Oid(self._idx[1032 + 20 * place : 1052 + 20 * place])
+
+    def oids(self) -> list[Oid]:
+        raw = self._idx[1032 : self._crcs]
+        return [Oid(raw[at : at + 20]) for at in range(0, len(raw), 20)]
+
+    def place(self, oid: Oid) -> int | None:
+        """Where in the index the object stands."""
+        first = self._fanout[oid[0] - 1] if oid[0] else 0
+        last = self._fanout[oid[0]]
+        if last - first > BISECT_ABOVE:
+            at = bisect_left(range(first, last), oid, key=self.oid) + first
+            return at if at < last and self.oid(at) == oid else None
+        return self._search(oid, 1032 + 20 * first, 1032 + 20 * last)
+
+    def _search(self, oid: Oid, start: int, stop: int) -> int | None:
+        """One memory search; a hit that straddles two ids is skipped."""
+        at = self._idx.find(oid, start, stop)
+        while at >= 0 and (at - 1032) % 20:
+            at = self._idx.find(oid, at + 1, stop)
+        return (at - 1032) // 20 if at >= 0 else None
+
+    def offset(self, place: int) -> int:
+        (offset,) = struct.unpack_from(">I", self._idx, self._small + 4 * place)
+        if offset & 0x80000000:
+            at = self._large + 8 * (offset & 0x7FFFFFFF)
+            (offset,) = struct.unpack_from(">Q", self._idx, at)
+        return int(offset)
+
+    def crc(self, place: int) -> int:
+        return int(struct.unpack_from(">I", self._idx, self._crcs + 4 * place)[0])
+
+    def read(self, oid: Oid) -> tuple[Kind, bytes] | None:
+        """The object, hash verified; None if the pack does not hold it."""
+        place = self.place(oid)
+        if place is None:
+            return None
+        try:
+            kind, data = self._at(self.offset(place))
+        except (OSError, zlib.error, IndexError, KeyError, struct.error) as error:
+            raise Damaged(f"{self.path}.pack cannot give {oid.hex()}: {error}.", HINT) from error
+        if hash_object(kind, data) != oid:
+            raise Damaged(f"{self.path}.pack holds other bytes for {oid.hex()}.", HINT)
+        return kind, data
+
+    def _at(self, offset: int) -> tuple[Kind, bytes]:
+        """Follows a chain of deltas down to its base, then applies it from there."""
+        deltas: list[bytes] = []
+        while True:
+            head = self.disk.pread(self.fd, FIRST_READ, offset)
+            number, size, at = parse_entry_header(head)
+            if number in KINDS:
+                data = self._inflate(offset, head, at, size)
+                break
+            base, at = self._base(number, offset, head, at)
+            deltas.append(self._inflate(offset, head, at, size))
+            offset = base
+        for delta in reversed(deltas):
+            data = apply_delta(data, delta)
+        return KINDS[number], data
+
+    def _base(self, number: int, offset: int, head: bytes, at: int) -> tuple[int, int]:
+        if number == OFS_DELTA:
+            distance, at = parse_distance(head, at)
+            return offset - distance, at
+        if number != REF_DELTA:
+            raise Damaged(f"{self.path}.pack holds an entry of unknown type {number}.", HINT)
+        place = self.place(Oid(head[at : at + 20]))
+        if place is None:
+            raise Damaged(f"{self.path}.pack lacks the base of a delta.", HINT)
+        return self.offset(place), at + 20
+
+    def _inflate(self, offset: int, head: bytes, at: int, size: int) -> bytes:
+        stream = zlib.decompressobj()
+        data = stream.decompress(head[at:])
+        if stream.eof and len(data) == size:
+            return data
+        parts, offset = [data], offset + len(head)
+        while not stream.eof:
+            more = self.disk.pread(self.fd, CHUNK, offset)
+            if not more:
+                raise Damaged(f"{self.path}.pack is cut short.", HINT)
+            parts.append(stream.decompress(more))
+            offset += len(more)
+        data = b"".join(parts)
+        if len(data) != size:
+            raise Damaged(f"{self.path}.pack holds an object of the wrong size.", HINT)
+        return data
+
+    def check(self) -> None:
+        """Reads the whole pack and its index back and compares both trailers."""
+        index = self._idx[:]
+        if hashlib.sha1(index[:-20], usedforsecurity=False).digest() != index[-20:]:
+            raise Damaged(f"The index {self.path}.idx does not match its check sum.", HINT)
+        size = self.size()
+        head = self.disk.pread(self.fd, 12, 0)
+        if head != b"PACK" + struct.pack(">II", 2, self.count):
+            raise Damaged(f"{self.path}.pack does not match its index.", HINT)
+        trailer = self.disk.pread(self.fd, 20, size - 20)
+        if trailer != index[-40:-20] or _digest_of(self.disk, self.fd, size - 20) != trailer:
+            raise Damaged(f"{self.path}.pack does not match its check sum.", HINT)
+
+    def spans(self) -> Iterator[tuple[Oid, int, int]]:
+        """Every entry in the order of the file: its id, and where its bytes begin and end."""
+        order = sorted((self.offset(place), place) for place in range(self.count))
+        ends = [offset for offset, _ in order[1:]] + [self.size() - 20]
+        for (start, place), end in zip(order, ends, strict=True):
+            yield self.oid(place), start, end

@@ -1,0 +1,326 @@
+"""Takes the snapshots and marks of one workspace: the one place where history grows.
+
+Order of one snapshot, and what is true if the process dies after each step:
+1. shared store lock, look at the tree, add new objects to a pack that nobody sees: nothing happened;
+2. pack and index synced, renamed, directory synced, read back: unreferenced objects, to be swept;
+3. the snapshot's reference: it exists; a mark that was asked for does not, and was not acknowledged;
+4. the mark's reference: all done;
+5. the records of what was seen are kept: until then the next look takes longer, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from .about import Usual, encode_about
+from .beneath import Beneath
+from .diff import diff_trees
+from .errors import Damaged
+from .history import History, MarkSpec, mark_ref, snapshot_ref, write_mark, write_snapshot
+from .model import EMPTY_TREE, ROOT, TREE, Entry, Mark, Oid, RelPath, Snapshot
+from .objects import Kind, encode_tree, hash_object
+from .roots import Root
+from .rules import RuleSet
+from .scan import Changes, Look, Sink
+from .store import Store, Writer, explain
+from .worktree import WorkTree
+
+Clock = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one request left in the history; `fresh` if it made a new snapshot."""
+
+    snapshot: Snapshot
+    mark: Mark | None
+    changed: int
+    fresh: bool
+    durable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A look at the workspace that stored nothing: its tree, and the tree objects it is made of."""
+
+    files: Oid
+    about: bytes
+    trees: dict[Oid, bytes]
+
+
+class TreesOnly:
+    """A sink for looks that store nothing: it keeps trees, and lets file contents go."""
+
+    def __init__(self) -> None:
+        self.trees: dict[Oid, bytes] = {EMPTY_TREE: b""}
+
+    def add(self, kind: Kind, data: bytes, oid: Oid | None = None) -> Oid:
+        oid = oid or hash_object(kind, data)
+        if kind == "tree":
+            self.trees[oid] = data
+        return oid
+
+    def holds(self, oid: Oid) -> bool:
+        return True
+
+
+class Recorder:
+    """Owns the records and the next number of one workspace; its lock is held by the caller."""
+
+    def __init__(
+        self, store: Store, root: Root, rules: RuleSet, clock: Clock = time.time_ns
+    ) -> None:
+        self.store = store
+        self.root = root
+        self.rules = rules
+        self.clock = clock
+        self.tree = WorkTree(f"{store.base}/turnmark/cache/{root.id}.db")
+        self.last: Snapshot | None = None
+        self.seq = 0
+        self._read_history()
+
+    def close(self) -> None:
+        self.tree.close()
+
+    def _read_history(self) -> None:
+        history = History(self.store, self.root.id)
+        self.last = history.newest()
+        self.seq = history.last_seq()
+
+    def take(
+        self,
+        paths: Iterable[RelPath] | None = None,
+        mark: MarkSpec | None = None,
+        *,
+        sync: bool = True,
+        note: str = "",
+        always_mark: bool = True,
+    ) -> Taken:
+        """Looks (at the given paths, or at everything), stores what changed, and marks it.
+
+        With always_mark off, a mark is left out where neither the tree nor the newest mark moved.
+        """
+        with self.store.writing() as writer, Beneath(self.store.disk, self.root.path) as beneath:
+            self._check_base()
+            look = self._look(beneath, writer, paths)
+            snapshot, changed = self._snapshot(writer, look, note)
+            fresh = snapshot is not self.last
+            wanted = mark if always_mark or fresh or not self._marked(snapshot.id) else None
+            made = self._mark(writer, snapshot, wanted) if wanted else None
+            self._publish(writer, snapshot if fresh else None, made, sync=sync)
+            self.last = snapshot
+            self.tree.accept(look.changes, snapshot.id, look.usual, self.store.generation())
+        return Taken(snapshot, made, changed, fresh, durable=sync)
+
+    def record(self, spec: MarkSpec, snapshot: Snapshot, *, sync: bool = True) -> Mark:
+        """A mark on a snapshot that exists already."""
+        with self.store.writing() as writer:
+            made = self._mark(writer, snapshot, spec)
+            self._publish(writer, None, made, sync=sync)
+        return made
+
+    def keep_displaced(self, contents: Mapping[RelPath, tuple[int, bytes]], note: str) -> Snapshot:
+        """Stores what a rollback met in files it had moved aside: a snapshot of those paths only."""
+        with self.store.writing() as writer:
+            entries = {
+                path: Entry(mode, writer.add("blob", data))
+                for path, (mode, data) in contents.items()
+            }
+            about = encode_about(Usual(), self.rules, {}, coverage="displaced")
+            self.seq += 1
+            partial = Snapshot(
+                id=Oid(b""),
+                workspace=self.root.id,
+                seq=self.seq,
+                time_ns=self.clock(),
+                files=build_tree(writer, entries),
+                about=writer.add("blob", about),
+                changed=len(entries),
+                total=len(entries),
+                note=note,
+                partial=True,
+            )
+            partial = write_snapshot(writer, partial, self.root.shown)
+            self._publish(writer, partial, None, sync=True)
+        return partial
+
+    def look(self) -> Seen:
+        """The workspace as it is now, by full scan, storing nothing."""
+        sink = TreesOnly()
+        with Beneath(self.store.disk, self.root.path) as beneath:
+            self._check_base()
+            look = self._look(beneath, sink, None)
+        root = self._root_of(look.changes)
+        return Seen(root, self._about(look), sink.trees | self._known_trees(look.changes))
+
+    def _known_trees(self, changes: Changes) -> dict[Oid, bytes]:
+        """Trees that the look did not add because the records hold them; they may not be stored."""
+        if self.tree.trusted:
+            return {}
+        return {d.oid: d.raw for d in changes.values() if d is not None}
+
+    def _look(self, beneath: Beneath, sink: Sink, paths: Iterable[RelPath] | None) -> Look:
+        look = Look(self.tree, beneath, sink, self.rules)
+        try:
+            if paths is None:
+                look.everything()
+            else:
+                look.some(paths)
+        except OSError as error:
+            raise explain(error, "look at the workspace", self.root.shown) from error
+        return look
+
+    def _check_base(self) -> None:
+        """Believes the records only if the newest snapshot still holds what they name."""
+        tree = self.tree
+        known = self.last is not None and tree.base == self.last.id
+        same = tree.generation == self.store.generation()
+        if tree.trusted and known and same:
+            return
+        if not same:
+            self.store.reload()
+            self._read_history()
+        tree.trusted = bool(known and same and self._still_there())
+
+    def _still_there(self) -> bool:
+        last = self.last
+        if last is None or self.store.refs.read(snapshot_ref(last)) != last.id:
+            return False
+        root = self.tree.root()
+        return root is not None and root.oid == last.files and self.store.has(last.files)
+
+    def _root_of(self, changes: Changes) -> Oid:
+        root = changes.get(ROOT) or self.tree.root()
+        assert root is not None  # every look ends with a record of the root
+        return root.oid
+
+    def _about(self, look: Look) -> bytes:
+        notes = dict(self.tree.notes())
+        for path, found in look.changes.items():
+            notes.pop(path, None)
+            if found is not None and found.note:
+                notes[path] = found.note
+        return encode_about(look.usual, self.rules, notes)
+
+    def _snapshot(self, writer: Writer, look: Look, note: str) -> tuple[Snapshot, int]:
+        """The newest snapshot if it is equal to what was seen, else a new one."""
+        files, about = self._root_of(look.changes), self._about(look)
+        about_oid = hash_object("blob", about)
+        last = self.last
+        if last is not None and (last.files, last.about) == (files, about_oid):
+            return last, 0
+        writer.add("blob", about, about_oid)
+        changed = self._changed(look, files)
+        totals = self._totals(look)
+        self.seq += 1
+        fresh = Snapshot(
+            id=Oid(b""),
+            workspace=self.root.id,
+            seq=self.seq,
+            time_ns=self.clock(),
+            files=files,
+            about=about_oid,
+            changed=changed,
+            gaps=totals[1],
+            total=totals[0],
+            note=note,
+        )
+        return write_snapshot(writer, fresh, self.root.shown), changed
+
+    def _changed(self, look: Look, files: Oid) -> int:
+        """As counted while looking; by comparison of trees where the records were lost."""
+        if self.tree.trusted or self.last is None:
+            return look.changed
+        trees = {d.oid: d.raw for d in look.changes.values() if d is not None}
+
+        def read(oid: Oid) -> bytes:
+            found = trees.get(oid)
+            return self.store.tree(oid) if found is None else found
+
+        try:
+            return sum(1 for _ in diff_trees(read, self.last.files, files))
+        except Damaged:  # what the newest snapshot held is lost; `verify` says so
+            return look.changed
+
+    def _totals(self, look: Look) -> tuple[int, int]:
+        files, gaps = self.tree.files, self.tree.gaps
+        for path, new in look.changes.items():
+            old = self.tree.get(path)
+            files += (new.files if new else 0) - (old.files if old else 0)
+            gaps += (new.gaps if new else 0) - (old.gaps if old else 0)
+        return files, gaps
+
+    def _mark(self, writer: Writer, snapshot: Snapshot, spec: MarkSpec) -> Mark:
+        self.seq += 1
+        mark = Mark(
+            id=Oid(b""),
+            workspace=self.root.id,
+            seq=self.seq,
+            time_ns=self.clock(),
+            kind=spec.kind,
+            snapshot=snapshot.id,
+            label=spec.label,
+            session=spec.session,
+            turn=spec.turn,
+            turn_id=spec.turn_id,
+            agent=spec.agent,
+            status=spec.status,
+            gaps=snapshot.gaps,
+            extra=spec.extra,
+        )
+        return write_mark(writer, mark)
+
+    def _marked(self, snapshot: Oid) -> bool:
+        """Whether some mark points at the snapshot already."""
+        return any(m.snapshot == snapshot for m in History(self.store, self.root.id).marks())
+
+    def _publish(
+        self, writer: Writer, snapshot: Snapshot | None, mark: Mark | None, *, sync: bool
+    ) -> None:
+        try:
+            writer.settle(sync=sync)
+            if snapshot is not None:
+                self._register()
+                writer.publish(snapshot_ref(snapshot), snapshot.id, sync=sync)
+            if mark is not None:
+                writer.publish(mark_ref(mark), mark.id, sync=sync)
+        except OSError as error:
+            raise explain(error, "write to the store", self.store.base) from error
+
+    def _register(self) -> None:
+        """Notes where the workspace lies, once; the parent's identity tells a deleted directory
+        from an unmounted disk."""
+        path = registry_path(self.store, self.root.id)
+        if self.store.disk.exists(path):
+            return
+        parent = self.store.disk.lstat(os.path.dirname(self.root.path) or b"/")
+        doc = {
+            "root": self.root.shown,
+            "created_ns": self.clock(),
+            "parent": [parent.st_dev, parent.st_ino],
+        }
+        self.store.disk.replace(path, json.dumps(doc).encode() + b"\n")
+
+
+def registry_path(store: Store, workspace: str) -> str:
+    return f"{store.base}/turnmark/workspaces/{workspace}.json"
+
+
+
+def build_tree(sink: Sink, entries: Mapping[RelPath, Entry]) -> Oid:
+    """Adds the trees that hold the given entries; returns the topmost."""
+    below: dict[bytes, dict[RelPath, Entry]] = {}
+    here: dict[bytes, Entry] = {}
+    for path, entry in entries.items():
+        name, slash, rest = path.partition(b"/")
+        if slash:
+            below.setdefault(name, {})[RelPath(rest)] = entry
+        else:
+            here[name] = entry
+    for name, inner in below.items():
+        here[name] = Entry(TREE, build_tree(sink, inner))
+    return sink.add("tree", encode_tree(here.items()))

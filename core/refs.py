@@ -1,0 +1,173 @@
+"""The store's references: created once, never moved, folded into packed-refs, deleted in batches.
+
+Knows names and ids; nothing of what the ids stand for. Who may call what under which lock is the
+store's business: creating needs the workspace's lock, folding and deleting the exclusive one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+
+from .disk import Disk
+from .errors import Damaged, TurnmarkError
+from .model import Oid
+
+TOP = "refs/turnmark"
+HEADER = b"# pack-refs with: sorted \n"
+
+Refs = dict[str, Oid]
+
+
+def ref_name(workspace: str, kind: str, seq: int | str) -> str:
+    return f"{TOP}/{workspace}/{kind}/{seq}"
+
+
+def parse_packed(data: bytes) -> Refs:
+    """The lines of packed-refs; peeled lines and comments carry nothing we need."""
+    out: Refs = {}
+    for line in data.split(b"\n"):
+        oid, _, name = line.partition(b" ")
+        if len(oid) == 40 and name:
+            out[os.fsdecode(name)] = Oid(bytes.fromhex(oid.decode("ascii")))
+    return out
+
+
+class RefStore:
+    """Owns the files below refs/ and packed-refs of one store."""
+
+    def __init__(self, disk: Disk, base: str) -> None:
+        self.disk = disk
+        self.base = base
+        self._packed: tuple[tuple[int, ...], Refs] = ((), {})
+
+    def read(self, name: str) -> Oid | None:
+        loose = self._read_loose(name)
+        return loose or self.packed().get(name)
+
+    def below(self, top: str) -> Refs:
+        """All references below a name; loose ones first, so that one being folded is not missed."""
+        loose = self.loose(top)
+        prefix = top + "/"
+        packed = {name: oid for name, oid in self.packed().items() if name.startswith(prefix)}
+        return packed | loose
+
+    def names(self, top: str) -> set[str]:
+        """The names alone, without opening a file for each."""
+        loose = set(self._loose_names(top))
+        prefix = top + "/"
+        return loose | {name for name in self.packed() if name.startswith(prefix)}
+
+    def loose(self, top: str) -> Refs:
+        out: Refs = {}
+        for name in self._loose_names(top):
+            oid = self._read_loose(name)
+            if oid is not None:
+                out[name] = oid
+        return out
+
+    def packed(self) -> Refs:
+        path = f"{self.base}/packed-refs"
+        try:
+            stat = self.disk.lstat(path)
+        except FileNotFoundError:
+            return {}
+        stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if stamp != self._packed[0]:
+            try:
+                self._packed = stamp, parse_packed(self.disk.read_file(path))
+            except ValueError as error:
+                raise Damaged("packed-refs is damaged.", "Run `turnmark store repair`.") from error
+        return self._packed[1]
+
+    def create(self, name: str, oid: Oid, *, sync: bool) -> None:
+        """Makes a reference that must not exist yet, in one step, and reads it back."""
+        path = f"{self.base}/{name}"
+        self._make_dirs(os.path.dirname(name), sync)
+        part = f"{self.base}/turnmark/tmp/ref-{os.getpid()}-{time.monotonic_ns()}"
+        try:
+            self.disk.create(part, oid.hex().encode() + b"\n", sync=sync)
+            self._place(part, path)
+        finally:
+            self.disk.discard(part)
+        if sync:
+            self.disk.sync_dir(os.path.dirname(path))
+        if self._read_loose(name) != oid:
+            raise Damaged(f"The reference {name} was written but reads back as something else.")
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Removes references, from packed-refs first: a crash never brings old ones back."""
+        gone = set(names)
+        packed = self.packed()
+        if gone & packed.keys():
+            self._write_packed({name: oid for name, oid in packed.items() if name not in gone})
+        self._unlink(gone)
+
+    def fold(self, workspaces: str = TOP) -> int:
+        """Moves loose references into packed-refs; returns how many."""
+        loose = self.loose(workspaces)
+        if loose:
+            self._write_packed(self.packed() | loose)
+            self._unlink(loose)
+        return len(loose)
+
+    def _place(self, part: str, path: str) -> None:
+        try:
+            self.disk.link(part, path)
+        except FileExistsError as error:
+            raise TurnmarkError(f"The reference {path} exists already.") from error
+        except PermissionError:  # a file system without hard links
+            if self.disk.exists(path):
+                raise
+            self.disk.rename(part, path)
+
+    def _make_dirs(self, name: str, sync: bool) -> None:
+        path = f"{self.base}/{name}"
+        if self.disk.exists(path):
+            return
+        self._make_dirs(os.path.dirname(name), sync)
+        self.disk.make_dirs(path)
+        if sync:
+            self.disk.sync_dir(os.path.dirname(path))
+
+    def _loose_names(self, top: str) -> list[str]:
+        out: list[str] = []
+        try:
+            with self.disk.scandir(f"{self.base}/{top}") as found:
+                for entry in found:
+                    name = f"{top}/{entry.name}"
+                    if entry.is_dir(follow_symlinks=False):
+                        out += self._loose_names(name)
+                    else:
+                        out.append(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return out
+        return out
+
+    def _read_loose(self, name: str) -> Oid | None:
+        try:
+            data = self.disk.read_file(f"{self.base}/{name}")
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        try:
+            oid = bytes.fromhex(data.decode("ascii"))
+        except ValueError:
+            oid = b""
+        if len(oid) != 20:
+            raise Damaged(f"The reference {name} is damaged.", "Run `turnmark store repair`.")
+        return Oid(oid)
+
+    def _write_packed(self, refs: Refs) -> None:
+        lines = [b"%s %s\n" % (refs[n].hex().encode(), os.fsencode(n)) for n in sorted(refs)]
+        self.disk.replace(f"{self.base}/packed-refs", HEADER + b"".join(lines))
+
+    def _unlink(self, names: Iterable[str]) -> None:
+        touched = set()
+        for name in names:
+            path = f"{self.base}/{name}"
+            if self.disk.exists(path):
+                self.disk.unlink(path)
+                touched.add(os.path.dirname(path))
+        for directory in touched:
+            self.disk.sync_dir(directory)

@@ -1,0 +1,90 @@
+"""Which directories may be workspaces, and what they are called.
+
+Knows paths and stat; is told where home and store are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+
+from .disk import Disk
+from .errors import BadInput
+from .model import show_path
+
+SYSTEM = (
+    *(b"/bin", b"/boot", b"/dev", b"/etc", b"/lib", b"/lib32", b"/lib64", b"/proc", b"/run"),
+    *(b"/sbin", b"/sys", b"/usr", b"/var", b"/opt", b"/root", b"/home", b"/tmp", b"/srv"),
+    *(b"/mnt", b"/media", b"/System", b"/Library", b"/Users", b"/private", b"/Applications"),
+)
+CLOSED = (b"/boot", b"/dev", b"/etc", b"/proc", b"/sys", b"/usr", b"/bin", b"/sbin", b"/System")
+"""Refused with everything below them; of the others only the directory itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A workspace's directory, resolved once, and its id."""
+
+    path: bytes
+    id: str
+
+    @property
+    def shown(self) -> str:
+        return show_path(self.path)
+
+
+def root_of(path: bytes) -> Root:
+    return Root(path, hashlib.sha256(path).hexdigest()[:16])
+
+
+def check_root(disk: Disk, path: str, *, home: str, store: str) -> Root:
+    """The root for a path that a user named; a dangerous or impossible one is refused."""
+    if not path or "\0" in path:
+        raise BadInput("The path of the workspace is empty or holds a NUL.", "Name a directory.")
+    resolved = os.path.realpath(os.fsencode(path))
+    _check_directory(disk, resolved, path)
+    reason = _refusal(disk, resolved, os.fsencode(home), os.fsencode(store))
+    if reason:
+        raise BadInput(
+            f"{path} cannot be a workspace: it {reason}.",
+            "Name the directory of one project.",
+        )
+    return root_of(resolved)
+
+
+def _check_directory(disk: Disk, resolved: bytes, named: str) -> None:
+    try:
+        info = disk.lstat(resolved)
+        if stat.S_ISDIR(info.st_mode):
+            disk.close(disk.open(resolved, os.O_RDONLY | os.O_DIRECTORY))
+    except FileNotFoundError as error:
+        raise BadInput(f"{named} does not exist.", "Check the path.") from error
+    except OSError as error:
+        raise BadInput(
+            f"{named} cannot be read: {error.strerror}.", "Check its permissions."
+        ) from error
+    if not stat.S_ISDIR(info.st_mode):
+        raise BadInput(f"{named} is not a directory.", "Name the directory that holds it.")
+
+
+def _refusal(disk: Disk, path: bytes, home: bytes, store: bytes) -> str:
+    home, store = os.path.realpath(home), os.path.realpath(store)
+    if path == b"/":
+        return "is the root of the file system"
+    if path == home or _inside(home, path):
+        return "is your home directory, or holds it"
+    if _inside(path, store) or path == store:
+        return "is turnmark's own store, or lies in it"
+    if _inside(store, path):
+        return "holds turnmark's own store"
+    if path in SYSTEM or any(_inside(path, top) for top in CLOSED):
+        return "is a directory of the system"
+    if disk.lstat(path).st_dev != disk.lstat(os.path.dirname(path)).st_dev:
+        return "is the root of a mounted file system"
+    return ""
+
+
+def _inside(path: bytes, top: bytes) -> bool:
+    return path.startswith(top.rstrip(b"/") + b"/")

@@ -1,0 +1,681 @@
+"""The tree on disk becomes records of directories and git objects.
+
+Everything is looked at by descriptor below the root. What has not changed since its record was
+made is not read; what cannot be captured becomes a gap. Nothing is written into the workspace,
+and nothing is remembered here: the caller accepts the records once they are safely stored.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+from .about import Usual, note, read_note
+from .beneath import Beneath
+from .disk import GONE
+from .model import (
+    EMPTY_TREE,
+    EXEC,
+    FILE,
+    LINK,
+    ROOT,
+    TREE,
+    Entry,
+    GapReason,
+    Oid,
+    RelPath,
+    join,
+    parents,
+)
+from .objects import Kind, encode_tree, hash_object, parse_tree
+from .reading import NotAFile, is_fresh, read_stable
+from .rules import DirRules, RuleSet
+from .worktree import Dir, WorkTree
+
+WIDTH = 5
+"""Numbers kept of a name's stat: mode, inode, size, modification and change time."""
+DOUBT = -1
+"""As a modification time: never equal to a real one, so that the name is looked at again."""
+MASK = (1 << 63) - 1
+GITIGNORE = b".gitignore"
+GITIGNORE_CAP = 1 << 20
+NO_ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EIO})
+
+Changes = dict[RelPath, Dir | None]
+
+
+class Sink(Protocol):
+    """Where new objects go."""
+
+    def add(self, kind: Kind, data: bytes, oid: Oid | None = None) -> Oid: ...
+
+    def holds(self, oid: Oid) -> bool: ...
+
+
+@dataclass(slots=True)
+class Frame:
+    """One directory while it is looked at."""
+
+    path: RelPath
+    rules: DirRules
+    old: Dir | None
+    mode: int
+    names: list[str]
+    stats: array[int]
+    left_out: GapReason | None = None
+    same: bool = False
+    entries: dict[bytes, Entry] = field(default_factory=dict)
+    perms: dict[bytes, int] = field(default_factory=dict)
+    gaps: dict[bytes, GapReason] = field(default_factory=dict)
+    inside: set[bytes] = field(default_factory=set)
+    todo: list[bytes] = field(default_factory=list)
+    before: dict[bytes, Entry] = field(default_factory=dict)
+    known: dict[str, int] = field(default_factory=dict)
+    known_stats: array[int] = field(default_factory=lambda: array("q"))
+
+
+class Look:
+    """Owns what one look at a workspace finds: `changes`, and how many paths they touch."""
+
+    def __init__(self, tree: WorkTree, beneath: Beneath, sink: Sink, rules: RuleSet) -> None:
+        self.tree = tree
+        self.beneath = beneath
+        self.disk = beneath.disk
+        self.sink = sink
+        self.ruleset = rules
+        self.usual = tree.usual or Usual()
+        self.changes: Changes = {}
+        self.changed = 0
+        self.files = tree.files
+        self.seen_modes: Counter[tuple[int, int]] = Counter()
+
+    # The whole tree
+
+    def everything(self) -> None:
+        """Looks at every name below the root."""
+        self.tree.load_all()
+        self.beneath.forget()
+        frame = self._enter_root()
+        self._visit(frame)
+        if self.tree.usual is None:
+            self._settle_usual()
+
+    def _enter_root(self) -> Frame:
+        rules = DirRules.root(self.ruleset, self._gitignore(self.beneath.fd))
+        frame = self._enter(ROOT, rules, None)
+        assert frame is not None  # the root is held open
+        return frame
+
+    def _visit(self, top: Frame) -> Dir:
+        """Depth first without recursion: trees may be deeper than Python's stack."""
+        stack = [top]
+        while True:
+            frame = stack[-1]
+            if frame.todo:
+                child = self._enter_child(frame, frame.todo.pop())
+                if child is not None:
+                    stack.append(child)
+                continue
+            found = self._finish(frame)
+            stack.pop()
+            if not stack:
+                return found
+            self._take(stack[-1], frame, found)
+
+    def _enter_child(self, frame: Frame, name: bytes) -> Frame | None:
+        path = join(frame.path, name)
+        reason = self._reason_through(frame, name)
+        try:
+            fd = self.beneath.dir(path)
+            rules = frame.rules.child(name, self._gitignore(fd))
+            return self._enter(path, rules, reason)
+        except OSError as error:
+            self._cannot_enter(frame, name, error)
+            return None
+
+    def _reason_through(self, frame: Frame, name: bytes) -> GapReason | None:
+        return frame.rules.left_out(name) if frame.rules.verdict(name, True) == "through" else None
+
+    def _cannot_enter(self, frame: Frame, name: bytes, error: OSError) -> None:
+        """Unreadable is a gap, never a deletion; gone or swapped meanwhile is looked at again."""
+        if error.errno in NO_ACCESS:
+            self._gap(frame, name, "unreadable")
+        elif error.errno not in GONE:
+            raise error
+        self._doubt(frame, name)
+        self._drop_child(frame, name)
+
+    def _enter(self, path: RelPath, rules: DirRules, left_out: GapReason | None) -> Frame:
+        fd = self.beneath.dir(path)
+        mode = stat.S_IMODE(self.disk.fstat(fd).st_mode)
+        names, stats = self._list(fd)
+        old = self.tree.get(path)
+        frame = Frame(path, rules, old, mode, names, stats, left_out)
+        if old is not None and self.tree.trusted and self._unchanged(frame, old):
+            frame.same = True
+            frame.todo = old.entered()
+        else:
+            self._look_at_all(frame, fd)
+        return frame
+
+    def _unchanged(self, frame: Frame, old: Dir) -> bool:
+        return (
+            frame.mode == old.mode
+            and frame.rules.fingerprint == old.rules
+            and frame.stats.tobytes() == old.stats
+            and os.fsencode("\0".join(frame.names)) == old.names
+        )
+
+    def _list(self, fd: int) -> tuple[list[str], array[int]]:
+        """Names and stats in the order of the directory, which stays the same while it does."""
+        names: list[str] = []
+        stats = array("q")
+        with self.disk.scandir(fd) as found:
+            for item in found:
+                try:
+                    info = item.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                names.append(item.name)
+                _append(stats, info)
+        return names, stats
+
+    def _gitignore(self, fd: int) -> bytes | None:
+        """The rules file of a directory; a link, a directory or a FIFO of that name is none."""
+        if not self.ruleset.gitignore:
+            return None
+        try:
+            with self.disk.opened(GITIGNORE, os.O_RDONLY | os.O_NONBLOCK, at=fd) as file:
+                if not stat.S_ISREG(self.disk.fstat(file).st_mode):
+                    return None
+                return self.disk.read_all(file, GITIGNORE_CAP)
+        except OSError as error:
+            if error.errno in GONE or error.errno in NO_ACCESS or error.errno == errno.ENXIO:
+                return None
+            raise
+
+    # One directory whose names must be looked at one by one
+
+    def _look_at_all(self, frame: Frame, fd: int) -> None:
+        self._recall(frame)
+        for place, name in enumerate(frame.names):
+            self._look_at(frame, fd, os.fsencode(name), name, place * WIDTH)
+        if frame.old is not None:
+            for gone in set(frame.old.entered()) - frame.inside:
+                self._forget(join(frame.path, gone))
+        frame.todo = sorted(frame.inside, reverse=True)
+
+    def _recall(self, frame: Frame) -> None:
+        """Unpacks the record, if there is one, for comparison name by name."""
+        old = frame.old
+        if old is None:
+            return
+        frame.before = parse_tree(old.raw)
+        frame.known_stats.frombytes(old.stats)
+        names = os.fsdecode(old.names).split("\0") if old.names else []
+        frame.known = {name: place * WIDTH for place, name in enumerate(names)}
+
+    def _look_at(self, frame: Frame, fd: int, name: bytes, text: str, at: int) -> None:
+        mode = frame.stats[at]
+        kind = stat.S_IFMT(mode)
+        verdict = frame.rules.verdict(name, kind == stat.S_IFDIR)
+        if verdict not in ("capture", "through"):
+            frame.gaps[name] = verdict  # type: ignore[assignment]
+        elif kind == stat.S_IFDIR:
+            self._directory(frame, name)
+        elif kind == stat.S_IFREG:
+            self._file(frame, fd, name, text, at)
+        elif kind == stat.S_IFLNK:
+            self._link(frame, fd, name, text, at)
+        else:
+            frame.gaps[name] = "special"
+
+    def _directory(self, frame: Frame, name: bytes) -> None:
+        if self._over_budget():
+            self._gap(frame, name, "budget")
+        else:
+            frame.inside.add(name)
+
+    def _over_budget(self) -> bool:
+        return 0 < self.ruleset.max_files <= self.files
+
+    def _file(self, frame: Frame, fd: int, name: bytes, text: str, at: int) -> None:
+        cap = self.ruleset.max_file_size
+        if 0 < cap < frame.stats[at + 2]:
+            frame.gaps[name] = "oversize"
+            return
+        entry = self._still(frame, name, text, at)
+        if entry is not None:
+            self._capture(frame, name, _file_entry(frame.stats[at], entry.oid), frame.stats[at])
+        elif self._over_budget() and name not in frame.before:
+            self._gap(frame, name, "budget")
+        else:
+            self._read_file(frame, fd, name, at)
+
+    def _still(self, frame: Frame, name: bytes, text: str, at: int) -> Entry | None:
+        """The recorded entry, if the stat proves it and the store holds it."""
+        known = frame.known.get(text)
+        entry = frame.before.get(name)
+        if known is None or entry is None or entry.mode == TREE:
+            return None
+        if frame.known_stats[known : known + WIDTH] != frame.stats[at : at + WIDTH]:
+            return None
+        return entry if self.tree.trusted or self.sink.holds(entry.oid) else None
+
+    def _read_file(self, frame: Frame, fd: int, name: bytes, at: int) -> None:
+        begun = time.time_ns()
+        try:
+            found = read_stable(self.disk, fd, name)
+        except NotAFile:
+            self._gap(frame, name, "special")
+            self._doubt_at(frame, at)
+            return
+        except OSError as error:
+            self._cannot_read(frame, name, at, error)
+            return
+        if 0 < self.ruleset.max_file_size < len(found.data):
+            self._gap(frame, name, "oversize")
+            self._doubt_at(frame, at)
+            return
+        _replace(frame.stats, at, found.stat)
+        if found.torn:
+            self._gap(frame, name, "torn")
+        if found.torn or is_fresh(found.stat.st_ctime_ns, begun):
+            self._doubt_at(frame, at)
+        oid = hash_object("blob", found.data)
+        if self._is_new(frame, name, oid):
+            self.sink.add("blob", found.data, oid)
+        self._capture(frame, name, _file_entry(found.stat.st_mode, oid), found.stat.st_mode)
+
+    def _is_new(self, frame: Frame, name: bytes, oid: Oid) -> bool:
+        """False where the trusted record says that the store holds these very bytes."""
+        old = frame.before.get(name)
+        return not (self.tree.trusted and old is not None and old.oid == oid)
+
+    def _cannot_read(self, frame: Frame, name: bytes, at: int, error: OSError) -> None:
+        if error.errno in NO_ACCESS:
+            self._gap(frame, name, "unreadable")
+        elif error.errno == errno.ENXIO:
+            self._gap(frame, name, "special")
+        elif error.errno not in GONE:
+            raise error
+        self._doubt_at(frame, at)
+
+    def _link(self, frame: Frame, fd: int, name: bytes, text: str, at: int) -> None:
+        entry = self._still(frame, name, text, at)
+        if entry is None or entry.mode != LINK:
+            begun = time.time_ns()
+            try:
+                target = self.disk.readlink(name, fd)
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # a link no more
+                    self._gap(frame, name, "torn")
+                    self._doubt_at(frame, at)
+                else:
+                    self._cannot_read(frame, name, at, error)
+                return
+            if is_fresh(frame.stats[at + 4], begun):
+                self._doubt_at(frame, at)
+            oid = hash_object("blob", target)
+            if self._is_new(frame, name, oid):
+                self.sink.add("blob", target, oid)
+            entry = Entry(LINK, oid)
+        self._capture(frame, name, entry, None)
+
+    def _capture(self, frame: Frame, name: bytes, entry: Entry, mode: int | None) -> None:
+        frame.entries[name] = entry
+        self.files += name not in frame.before
+        if mode is None:
+            return
+        perms = stat.S_IMODE(mode)
+        self.seen_modes[(entry.mode, perms)] += 1
+        if perms != self.usual.of(entry.mode):
+            frame.perms[name] = perms
+        else:
+            frame.perms.pop(name, None)
+
+    def _gap(self, frame: Frame, name: bytes, reason: GapReason) -> None:
+        frame.gaps[name] = reason
+
+    def _doubt(self, frame: Frame, name: bytes) -> None:
+        text = os.fsdecode(name)
+        if text in frame.names:
+            self._doubt_at(frame, frame.names.index(text) * WIDTH)
+
+    def _doubt_at(self, frame: Frame, at: int) -> None:
+        frame.stats[at + 3] = DOUBT
+
+    # Putting a directory together
+
+    def _unfold(self, frame: Frame) -> None:
+        """Gives a frame that was taken to be unchanged its contents, since it is not after all."""
+        old = frame.old
+        assert old is not None
+        frame.same = False
+        frame.before = parse_tree(old.raw)
+        frame.entries = dict(frame.before)
+        frame.perms, frame.gaps = read_note(old.note)
+        frame.inside = set(old.entered())
+
+    def _take(self, frame: Frame, child: Frame, found: Dir) -> None:
+        """Enters what a child turned out to be into its parent."""
+        name = child.path.rpartition(b"/")[2]
+        if child.left_out is not None and not found.raw:
+            self._forget(child.path)
+            if frame.same:
+                self._unfold(frame)
+            frame.inside.discard(name)
+            frame.gaps[name] = child.left_out
+            return
+        if frame.same:
+            if child.old is not None and found.oid == child.old.oid:
+                return
+            self._unfold(frame)
+        frame.inside.add(name)
+        if found.raw:
+            frame.entries[name] = Entry(TREE, found.oid)
+        else:
+            frame.entries.pop(name, None)
+
+    def _drop_child(self, frame: Frame, name: bytes) -> None:
+        if frame.same:
+            reasons = dict(frame.gaps)
+            self._unfold(frame)
+            frame.gaps.update(reasons)
+        frame.inside.discard(name)
+        frame.entries.pop(name, None)
+        self._forget(join(frame.path, name))
+
+    def _forget(self, path: RelPath) -> None:
+        for gone in self.tree.below(path):
+            if self.changes.get(gone, 0) is None:
+                continue
+            self.changes[gone] = None
+            old = self.tree.get(gone)
+            if old is not None:
+                self.changed += old.files or not old.raw
+                self.files -= old.files
+
+    def _finish(self, frame: Frame) -> Dir:
+        old = frame.old
+        if frame.same and old is not None:
+            return old
+        raw = encode_tree(frame.entries.items())
+        oid = hash_object("tree", raw) if raw else EMPTY_TREE
+        if raw and not (self.tree.trusted and old is not None and old.oid == oid):
+            self.sink.add("tree", raw, oid)
+        found = self._record(frame, raw, oid)
+        self._count(frame, found)
+        if found != old:
+            self.changes[frame.path] = found
+        return found
+
+    def _record(self, frame: Frame, raw: bytes, oid: Oid) -> Dir:
+        mode = frame.mode if frame.mode != self.usual.dir else None
+        empty = not raw and frame.path != ROOT
+        if frame.left_out is not None and not raw:
+            mode, empty = None, False
+        return Dir(
+            mode=frame.mode,
+            oid=oid,
+            raw=raw,
+            names=os.fsencode("\0".join(frame.names)),
+            stats=frame.stats.tobytes(),
+            note=note(frame.path, mode, empty, frame.perms, frame.gaps),
+            rules=frame.rules.fingerprint,
+            subdirs=b"\0".join(sorted(frame.inside)),
+            files=sum(entry.mode != TREE for entry in frame.entries.values()),
+            gaps=len(frame.gaps),
+        )
+
+    def _count(self, frame: Frame, found: Dir) -> None:
+        """How many paths differ from the record: contents, kinds, modes, empty directories."""
+        old = frame.old
+        perms = read_note(old.note)[0] if old is not None and old.note else {}
+        names = frame.entries.keys() | frame.before.keys() | perms.keys() | frame.perms.keys()
+        for name in names:
+            one, other = frame.before.get(name), frame.entries.get(name)
+            if (one and one.mode == TREE) or (other and other.mode == TREE):
+                self.changed += bool(one and other and one.mode != other.mode)
+            elif one != other or perms.get(name) != frame.perms.get(name):
+                self.changed += 1
+        self.files -= sum(
+            1 for n, e in frame.before.items() if e.mode != TREE and n not in frame.entries
+        )
+        if old is None:
+            self.changed += not found.raw and frame.path != ROOT and not frame.left_out
+        else:
+            self.changed += old.mode != found.mode
+
+    # Known dirty paths
+
+    def some(self, paths: Iterable[RelPath]) -> None:
+        """Looks at the given paths only, and at all that lies below those that are directories."""
+        asked = _topmost({self._nearest_known(path) for path in paths})
+        if ROOT in asked or self.tree.usual is None or not self.tree.trusted:
+            self.everything()
+            return
+        self.beneath.forget()
+        by_parent: dict[RelPath, set[bytes]] = {}
+        for path in asked:
+            parent, _, name = path.rpartition(b"/")
+            by_parent.setdefault(RelPath(parent), set()).add(name)
+        if not self._update(by_parent):
+            self.changes, self.changed, self.files = {}, 0, self.tree.files
+            self.everything()
+
+    def _nearest_known(self, path: RelPath) -> RelPath:
+        """The path, or what must be looked at in its place because its parent is not known."""
+        while path:
+            parent, _, name = path.rpartition(b"/")
+            if name == GITIGNORE:  # the rules of a directory change with it
+                path = RelPath(parent)
+                continue
+            if self.tree.get(RelPath(parent)) is not None:
+                return path
+            path = RelPath(parent)
+        return ROOT
+
+    def _update(self, by_parent: dict[RelPath, set[bytes]]) -> bool:
+        """Deepest directories first, each handing its new tree to its parent.
+
+        False if rules above have changed unseen, so that only a full look tells the truth.
+        """
+        done: dict[RelPath, tuple[Frame, Dir]] = {}
+        pending = Deepest(by_parent)
+        while (task := pending.pop()) is not None:
+            path, names = task
+            frame = self._resume(path)
+            if frame is None:
+                pending.ask_parent(path, look=True)
+                continue
+            if frame.old is None or frame.rules.fingerprint != frame.old.rules:
+                return False
+            self._update_names(frame, names, done)
+            done[path] = (frame, self._finish(frame))
+            pending.ask_parent(path, look=False)
+        return True
+
+    def _resume(self, path: RelPath) -> Frame | None:
+        """The frame of a known directory as it was recorded; None if it cannot be entered now."""
+        old = self.tree.get(path)
+        try:
+            rules = self._rules_of(path)
+            mode = stat.S_IMODE(self.disk.fstat(self.beneath.dir(path)).st_mode)
+        except OSError as error:
+            if error.errno in GONE or error.errno in NO_ACCESS:
+                return None
+            raise
+        frame = Frame(path, rules, old, mode, [], array("q"))
+        if old is not None:
+            self._recall(frame)
+            self._unfold(frame)
+            frame.names = list(frame.known)
+            frame.stats = frame.known_stats[:]
+        return frame
+
+    def _rules_of(self, path: RelPath) -> DirRules:
+        rules = DirRules.root(self.ruleset, self._gitignore(self.beneath.fd))
+        above = ROOT
+        for name in path.split(b"/") if path else []:
+            above = join(above, name)
+            rules = rules.child(name, self._gitignore(self.beneath.dir(above)))
+        return rules
+
+    def _update_names(
+        self, frame: Frame, names: set[bytes], done: dict[RelPath, tuple[Frame, Dir]]
+    ) -> None:
+        for name in names:
+            self._update_name(frame, name)
+        for name in frame.inside - names:
+            if (child := done.get(join(frame.path, name))) is not None:
+                self._take(frame, *child)
+
+    def _update_name(self, frame: Frame, name: bytes) -> None:
+        fd = self.beneath.dir(frame.path)
+        try:
+            info = self.disk.lstat(name, fd)
+        except FileNotFoundError:
+            self._remove_name(frame, name)
+            return
+        at = self._place_of(frame, name, info)
+        frame.entries.pop(name, None)
+        frame.gaps.pop(name, None)
+        frame.perms.pop(name, None)
+        was_inside = name in frame.inside
+        frame.inside.discard(name)
+        self._look_at(frame, fd, name, os.fsdecode(name), at)
+        if name in frame.inside:
+            child = self._enter_child(frame, name)
+            if child is not None:
+                self._take(frame, child, self._visit(child))
+        elif was_inside:
+            self._forget(join(frame.path, name))
+
+    def _place_of(self, frame: Frame, name: bytes, info: os.stat_result) -> int:
+        text = os.fsdecode(name)
+        at = frame.known.get(text)
+        if at is None:
+            at = len(frame.stats)
+            frame.names.append(text)
+            _append(frame.stats, info)
+        else:
+            _replace(frame.stats, at, info)
+        return at
+
+    def _remove_name(self, frame: Frame, name: bytes) -> None:
+        text = os.fsdecode(name)
+        at = frame.known.get(text)
+        if at is not None:
+            place = frame.names.index(text)
+            del frame.names[place]
+            for stats in (frame.stats, frame.known_stats):
+                del stats[place * WIDTH : (place + 1) * WIDTH]
+            frame.known = {n: i * WIDTH for i, n in enumerate(frame.names)}
+        frame.entries.pop(name, None)
+        frame.gaps.pop(name, None)
+        frame.perms.pop(name, None)
+        if name in frame.inside:
+            frame.inside.discard(name)
+            self._forget(join(frame.path, name))
+
+    # Which permissions are the usual ones
+
+    def _settle_usual(self) -> None:
+        """After the very first look: writes the lines of `about` anew if most modes were unusual."""
+        usual = Usual(
+            self._most_common(FILE, self.usual.file),
+            self._most_common(EXEC, self.usual.exec),
+            self._most_common_dir(),
+        )
+        if usual == self.usual:
+            return
+        old, self.usual = self.usual, usual
+        for path, found in self.changes.items():
+            if found is not None:
+                self.changes[path] = _noted_anew(path, found, old, usual)
+
+    def _most_common(self, git_mode: int, default: int) -> int:
+        seen = [(n, perms) for (mode, perms), n in self.seen_modes.items() if mode == git_mode]
+        return max(seen)[1] if seen else default
+
+    def _most_common_dir(self) -> int:
+        seen = Counter(found.mode for found in self.changes.values() if found is not None)
+        return seen.most_common(1)[0][0] if seen else self.usual.dir
+
+
+def _noted_anew(path: RelPath, found: Dir, old: Usual, usual: Usual) -> Dir:
+    """A record whose line says what is unusual by another measure."""
+    perms, gaps = read_note(found.note)
+    rare = {}
+    for name, entry in parse_tree(found.raw).items():
+        mode = perms.get(name, old.of(entry.mode))
+        if entry.mode in (FILE, EXEC) and mode != usual.of(entry.mode):
+            rare[name] = mode
+    own = found.mode if found.mode != usual.dir else None
+    line = note(path, own, not found.raw and path != ROOT, rare, gaps)
+    return replace(found, note=line)
+
+
+class Deepest:
+    """Owns the directories still to be updated, and gives out the deepest first."""
+
+    def __init__(self, names: dict[RelPath, set[bytes]]) -> None:
+        self._names = names
+        self._heap = [(-_depth(path), path) for path in names]
+        heapify(self._heap)
+
+    def pop(self) -> tuple[RelPath, set[bytes]] | None:
+        if not self._heap:
+            return None
+        path = heappop(self._heap)[1]
+        return path, self._names.pop(path)
+
+    def ask_parent(self, path: RelPath, *, look: bool) -> None:
+        """Has the parent take the new tree of a directory, or look at it by name once more."""
+        if path == ROOT:
+            return
+        head, _, name = path.rpartition(b"/")
+        parent = RelPath(head)
+        if parent not in self._names:
+            self._names[parent] = set()
+            heappush(self._heap, (-_depth(parent), parent))
+        if look:
+            self._names[parent].add(name)
+
+
+def _depth(path: RelPath) -> int:
+    return path.count(b"/") + 1 if path else 0
+
+
+def _topmost(paths: set[RelPath]) -> set[RelPath]:
+    """Without those that lie below another one: looking at that one covers them."""
+    return {path for path in paths if not any(above in paths for above in parents(path))}
+
+
+def _file_entry(mode: int, oid: Oid) -> Entry:
+    return Entry(EXEC if mode & 0o100 else FILE, oid)
+
+
+def _numbers(info: os.stat_result) -> tuple[int, int, int, int, int]:
+    """A directory is known by mode and inode alone: what is in it is looked at anyway."""
+    mode = info.st_mode
+    if mode & 0o170000 == 0o040000:
+        return mode, info.st_ino & MASK, 0, 0, 0
+    return mode, info.st_ino & MASK, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+def _append(stats: array[int], info: os.stat_result) -> None:
+    stats.extend(_numbers(info))
+
+
+def _replace(stats: array[int], at: int, info: os.stat_result) -> None:
+    stats[at : at + WIDTH] = array("q", _numbers(info))

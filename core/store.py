@@ -1,0 +1,454 @@
+"""The one git-format store that all workspaces share: objects in, objects out, references, locks.
+
+Knows packs and references; not what a workspace's tree looks like or which points a user sees.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from .disk import REAL, Disk
+from .errors import Busy, Damaged, NoStore, TurnmarkError
+from .model import EMPTY_TREE, Oid
+from .objects import Kind, hash_object
+from .packs import HINT, TEMPORARY, Pack, PackWriter
+from .refs import RefStore
+
+LAYOUT = 1
+PACK_BYTES = 100_000_000
+PACK_OBJECTS = 20_000
+SMALL_PACK = PACK_OBJECTS
+ASK_EACH_BELOW = 100
+WAIT = 5.0
+LOOKS = 3
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+FSCK_IGNORED = (
+    *("gitmodulesUrl", "gitmodulesName", "gitmodulesSymlink", "gitmodulesParse", "gitmodulesBlob"),
+    *("gitmodulesLarge", "gitmodulesPath", "gitmodulesUpdate", "gitmodulesMissing"),
+    *("gitattributesLineLength", "gitattributesLarge", "gitattributesBlob"),
+    *("gitattributesMissing", "gitattributesSymlink", "gitignoreSymlink", "mailmapSymlink"),
+    "hasDotgit",
+)
+"""fsck judges the content of user's trees by these; a store must hold what the user has."""
+
+CONFIG = (
+    "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
+    "\tlogAllRefUpdates = false\n"
+    "[gc]\n\tauto = 0\n\tpruneExpire = 2.weeks.ago\n[maintenance]\n\tauto = false\n"
+    "[log]\n\tshowRoot = false\n[fsck]\n"
+) + "".join(f"\t{name} = ignore\n" for name in FSCK_IGNORED)
+
+
+class Stored(NamedTuple):
+    """What one write left on disk."""
+
+    packs: list[str]
+    objects: int
+    bytes: int
+
+
+class Store:
+    """Owns the open packs and the references of one store directory."""
+
+    def __init__(self, base: str, disk: Disk = REAL) -> None:
+        self.base = base
+        self.disk = disk
+        self.refs = RefStore(disk, base)
+        self.readable_only = ""
+        self.broken: dict[str, str] = {}
+        self._packs: dict[str, Pack] = {}
+        self._packs_stamp: tuple[int, int] = (0, 0)
+
+    # Opening
+
+    @classmethod
+    def open(cls, base: str, disk: Disk = REAL) -> Store:
+        """An existing store, which must be ours and of a layout that we can read."""
+        base = os.path.realpath(base)
+        store = cls(base, disk)
+        store._check_owner()
+        store._check_layout()
+        return store
+
+    @classmethod
+    def create(cls, base: str, disk: Disk = REAL) -> Store:
+        """An existing store, or a new one; one whose creation was interrupted is completed."""
+        base = os.path.realpath(base)
+        store = cls(base, disk)
+        with store._explained("create the store"):
+            if not disk.exists(base):
+                disk.make_dirs(base)
+            store._check_owner()
+            store._check_not_foreign()
+            store._build()
+        store._check_layout()
+        return store
+
+    def _check_owner(self) -> None:
+        try:
+            info = self.disk.lstat(self.base)
+        except FileNotFoundError as error:
+            raise NoStore(
+                f"There is no store at {self.base}.", "`turnmark snapshot` makes one."
+            ) from error
+        except OSError as error:
+            raise TurnmarkError(
+                f"The store {self.base} cannot be read: {error.strerror}.",
+                "Check the permissions of the directories above it.",
+            ) from error
+        if not stat.S_ISDIR(info.st_mode):
+            raise TurnmarkError(
+                f"The store {self.base} is not a directory.", "Name another place with --home."
+            )
+        if info.st_uid != os.geteuid():
+            raise TurnmarkError(
+                f"The store {self.base} belongs to user {info.st_uid}, not to you.",
+                "Use a store of your own (--home, or TURNMARK_HOME).",
+            )
+        if info.st_mode & 0o022:
+            raise TurnmarkError(
+                f"Others may write into the store {self.base}.", f"Run: chmod go-rwx {self.base}"
+            )
+
+    def _check_not_foreign(self) -> None:
+        with self.disk.scandir(self.base) as found:
+            names = {entry.name for entry in found}
+        if names and "turnmark" not in names:
+            raise TurnmarkError(
+                f"{self.base} holds files that are not turnmark's.",
+                "Name an empty or new directory with --home.",
+            )
+
+    def _build(self) -> None:
+        """Makes what is missing; the layout file comes last and says that the rest is there."""
+        for name in ("turnmark", "objects/pack", "objects/info", "refs/heads", "refs/turnmark"):
+            self.disk.make_dirs(f"{self.base}/{name}")
+        for name in ("tmp", "locks", "workspaces", "cache", "journal"):
+            self.disk.make_dirs(f"{self.base}/turnmark/{name}")
+        self._write_once("HEAD", b"ref: refs/heads/main\n")
+        self._write_once("config", CONFIG.encode())
+        layout = {"layout": LAYOUT, "min_reader": LAYOUT, "min_writer": LAYOUT}
+        self._write_once("turnmark/layout.json", json.dumps(layout).encode() + b"\n")
+
+    def _write_once(self, name: str, data: bytes) -> None:
+        path = f"{self.base}/{name}"
+        if not self.disk.exists(path):
+            self.disk.replace(path, data)
+
+    def _check_layout(self) -> None:
+        path = f"{self.base}/turnmark/layout.json"
+        try:
+            layout = json.loads(self.disk.read_file(path))
+            reader, writer = int(layout["min_reader"]), int(layout["min_writer"])
+        except FileNotFoundError as error:
+            raise NoStore(
+                f"{self.base} is not a turnmark store, or its creation was interrupted.",
+                "`turnmark snapshot` makes or completes it.",
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise Damaged(
+                f"The layout file {path} is damaged.", "Run `turnmark store repair`."
+            ) from error
+        newer = f"The store {self.base} was made by a newer turnmark (layout {layout['layout']})."
+        if reader > LAYOUT:
+            raise TurnmarkError(newer, "Update turnmark; this version leaves it alone.")
+        if writer > LAYOUT:
+            self.readable_only = newer
+
+    # Locks: flock only, given back by the kernel when their holder dies
+
+    @contextmanager
+    def workspace_lock(self, workspace: str, wait: float = WAIT) -> Iterator[None]:
+        """One writer per workspace."""
+        with self._lock(workspace, exclusive=True, wait=wait, what="This workspace"):
+            yield
+
+    @contextmanager
+    def writing(self, wait: float = WAIT) -> Iterator[Writer]:
+        """Held from the first look for known objects until the reference is made."""
+        self._refuse_readable_only()
+        with (
+            self._lock("gate", exclusive=False, wait=wait, what="The store") as gate,
+            self._lock("store", exclusive=False, wait=wait, what="The store"),
+        ):
+            self.disk.close(gate.pop())
+            writer = Writer(self)
+            try:
+                yield writer
+            finally:
+                writer.drop()
+
+    @contextmanager
+    def exclusive(self, wait: float = WAIT) -> Iterator[None]:
+        """For the moments in which packs or references go away; the gate keeps new writers out."""
+        self._refuse_readable_only()
+        with (
+            self._lock("gate", exclusive=True, wait=wait, what="The store"),
+            self._lock("store", exclusive=True, wait=wait, what="The store"),
+        ):
+            yield
+
+    @contextmanager
+    def _lock(self, name: str, *, exclusive: bool, wait: float, what: str) -> Iterator[list[int]]:
+        """Yields the descriptor in a list, from which the holder may take it to close it early."""
+        path = f"{self.base}/turnmark/locks/{name}"
+        with self._explained("lock the store"):
+            held = [self.disk.open(path, os.O_RDWR | os.O_CREAT)]
+        try:
+            if not self.disk.lock(held[0], exclusive=exclusive, wait=wait):
+                raise Busy(
+                    f"{what} is in use by another turnmark process.",
+                    f"Waited {wait:g} s; try again, or see `fuser {path}`.",
+                )
+            yield held
+        finally:
+            for fd in held:
+                self.disk.close(fd)
+
+    def _refuse_readable_only(self) -> None:
+        if self.readable_only:
+            raise TurnmarkError(self.readable_only, "Update turnmark; this one may only read it.")
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """Turns what the system says into what the user can do."""
+        try:
+            yield
+        except OSError as error:
+            raise explain(error, what, self.base) from error
+
+    # Objects
+
+    def packs(self) -> list[Pack]:
+        """The packs as they are now; the directory is read again only when it has changed."""
+        path = f"{self.base}/objects/pack"
+        info = self.disk.lstat(path)
+        stamp = (info.st_mtime_ns, info.st_ino)
+        if stamp != self._packs_stamp:
+            self._load_packs(path)
+            self._packs_stamp = stamp
+        return list(self._packs.values())
+
+    def reload(self) -> None:
+        self._packs_stamp = (0, 0)
+
+    def _load_packs(self, path: str) -> None:
+        with self.disk.scandir(path) as found:
+            names = {entry.name for entry in found}
+        whole = {n[:-4] for n in names if n.endswith(".idx") and n[:-4] + ".pack" in names}
+        for name in self._packs.keys() - whole:
+            self._packs.pop(name).close()
+        self.broken = {}
+        for name in whole - self._packs.keys():
+            self._open_pack(name, f"{path}/{name}")
+
+    def _open_pack(self, name: str, path: str) -> None:
+        try:
+            self._packs[name] = Pack(self.disk, path)
+        except FileNotFoundError:
+            self.reload()
+        except (Damaged, OSError, ValueError) as error:
+            self.broken[name] = str(error)
+
+    def has(self, oid: Oid) -> bool:
+        return any(pack.place(oid) is not None for pack in self.packs()) or self._has_loose(oid)
+
+    def read(self, oid: Oid) -> tuple[Kind, bytes]:
+        """An object, its hash verified; another copy is tried where one is damaged."""
+        for _ in range(LOOKS):
+            try:
+                found = self._read_packed(oid) or self._read_loose(oid)
+            except FileNotFoundError:  # a pack was consolidated away before it was opened
+                found = None
+            if found is not None:
+                return found
+            self.reload()  # a pack may have come in the same tick of the directory's clock
+        if oid == EMPTY_TREE:
+            return "tree", b""
+        raise Damaged(f"The store lacks the object {oid.hex()}.", HINT)
+
+    def _read_packed(self, oid: Oid) -> tuple[Kind, bytes] | None:
+        damage: Damaged | None = None
+        for pack in self.packs():
+            try:
+                found = pack.read(oid)
+            except Damaged as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    raise error.__cause__ from error
+                damage = error
+                continue
+            if found is not None:
+                return found
+        if damage is not None:
+            raise damage
+        return None
+
+    def blob(self, oid: Oid) -> bytes:
+        return self._of_kind("blob", oid)
+
+    def tree(self, oid: Oid) -> bytes:
+        return b"" if oid == EMPTY_TREE else self._of_kind("tree", oid)
+
+    def _of_kind(self, kind: Kind, oid: Oid) -> bytes:
+        found, data = self.read(oid)
+        if found != kind:
+            raise Damaged(f"{oid.hex()} is a {found} where a {kind} was expected.", HINT)
+        return data
+
+    def _loose_path(self, oid: Oid) -> str:
+        name = oid.hex()
+        return f"{self.base}/objects/{name[:2]}/{name[2:]}"
+
+    def _has_loose(self, oid: Oid) -> bool:
+        return self.disk.exists(self._loose_path(oid))
+
+    def _read_loose(self, oid: Oid) -> tuple[Kind, bytes] | None:
+        """We write none, but git does when a user runs it on the store."""
+        try:
+            raw = zlib.decompress(self.disk.read_file(self._loose_path(oid)))
+        except FileNotFoundError:
+            return None
+        except zlib.error as error:
+            raise Damaged(f"The loose object {oid.hex()} is damaged: {error}.", HINT) from error
+        head, _, data = raw.partition(b"\0")
+        kind: Kind
+        for kind in ("blob", "tree", "commit", "tag"):
+            if head.startswith(kind.encode()) and hash_object(kind, data) == oid:
+                return kind, data
+        raise Damaged(f"The loose object {oid.hex()} is damaged.", HINT)
+
+    # Left-overs and the generation
+
+    def generation(self) -> int:
+        """Counts the times that something was taken out of the store; caches of before are stale."""
+        try:
+            return int(self.disk.read_file(f"{self.base}/turnmark/generation"))
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def next_generation(self) -> None:
+        number = self.generation() + 1
+        self.disk.replace(f"{self.base}/turnmark/generation", b"%d\n" % number)
+
+    def sweep_leftovers(self) -> int:
+        """Removes unfinished files of dead writers; only under the exclusive lock. Bytes freed."""
+        freed = 0
+        for directory, prefix in (("objects/pack", TEMPORARY), ("turnmark/tmp", "")):
+            with self.disk.scandir(f"{self.base}/{directory}") as found:
+                for entry in found:
+                    if entry.name.startswith(prefix):
+                        freed += entry.stat(follow_symlinks=False).st_size
+                        self.disk.discard(entry.path)
+        return freed
+
+
+class Writer:
+    """Owns the new objects of one change; `publish` is the only step after which they count."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.objects = 0
+        self.size = 0
+        self._pack: PackWriter | None = None
+        self._finished: list[str] = []
+        self._written: set[Oid] = set()
+        self._asked = 0
+        self._small: set[Oid] | None = None
+
+    def add(self, kind: Kind, data: bytes, oid: Oid | None = None) -> Oid:
+        """Stores an object unless the store, or this change, holds it."""
+        oid = oid or hash_object(kind, data)
+        try:
+            if not self.holds(oid):
+                self._open_pack().add(kind, oid, data)
+                self.objects += 1
+                self._split()
+        except OSError as error:
+            raise explain(error, "write to the store", self.store.base) from error
+        return oid
+
+    def holds(self, oid: Oid) -> bool:
+        return (
+            oid in self._written or (self._pack is not None and oid in self._pack) or self._has(oid)
+        )
+
+    def _has(self, oid: Oid) -> bool:
+        """Asks each pack at first; a change with many objects gathers the small packs' ids once."""
+        self._asked += 1
+        if self._asked < ASK_EACH_BELOW:
+            return self.store.has(oid)
+        if self._small is None:
+            packs = [pack for pack in self.store.packs() if pack.count <= SMALL_PACK]
+            self._small = {known for pack in packs for known in pack.oids()}
+            self._large = [pack for pack in self.store.packs() if pack.count > SMALL_PACK]
+        return oid in self._small or any(pack.place(oid) is not None for pack in self._large)
+
+    def _open_pack(self) -> PackWriter:
+        if self._pack is None:
+            self._pack = PackWriter(self.store.disk, f"{self.store.base}/objects/pack")
+        return self._pack
+
+    def _split(self) -> None:
+        """Keeps memory flat and an interruption cheap."""
+        pack = self._pack
+        if pack is not None and (pack.size > PACK_BYTES or len(pack) >= PACK_OBJECTS):
+            self._finish_pack(sync=True)
+
+    def _finish_pack(self, *, sync: bool) -> None:
+        pack = self._pack
+        if pack is None:
+            return
+        self._finished.append(pack.finish(sync=sync))
+        self.size += pack.size
+        self._written.update(pack.entries)
+        self._pack = None
+
+    def settle(self, *, sync: bool) -> Stored:
+        """Makes all added objects durable and reads them back; only then may a reference be made."""
+        self._finish_pack(sync=sync)
+        if sync and self._finished:
+            self.store.disk.sync_dir(f"{self.store.base}/objects/pack")
+        for path in self._finished:
+            pack = Pack(self.store.disk, path)
+            try:
+                pack.check()
+            finally:
+                pack.close()
+        stored = Stored(self._finished, self.objects, self.size)
+        self._finished = []
+        return stored
+
+    def publish(self, name: str, oid: Oid, *, sync: bool) -> None:
+        self.store.refs.create(name, oid, sync=sync)
+
+    def drop(self) -> None:
+        """Lets go of what was not settled; finished packs stay as unreferenced, harmless objects."""
+        if self._pack is not None:
+            self._pack.drop()
+            self._pack = None
+
+
+def explain(error: OSError, what: str, where: str) -> TurnmarkError:
+    """A system error as a sentence with a way out."""
+    if error.errno in NO_SPACE:
+        return TurnmarkError(
+            f"Could not {what}: the disk of {where} is full.",
+            "Free some space, or run `turnmark store prune --max-size-mb N`.",
+        )
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return TurnmarkError(
+            f"Could not {what}: {where} is read-only for you ({error.strerror}).",
+            "Make it writable, or name another store with --home.",
+        )
+    return TurnmarkError(
+        f"Could not {what}: {error.strerror} ({error.filename or where}).",
+        "Nothing was acknowledged; try again when the cause is gone.",
+    )

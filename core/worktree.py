@@ -1,0 +1,234 @@
+"""What a workspace looked like when it was last looked at: one record per directory, kept on disk.
+
+It may lag behind the newest snapshot, never lead it; losing it costs time, never truth. Knows
+nothing of how records come to be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .about import Usual
+from .model import ROOT, Oid, RelPath, join
+from .objects import hash_object
+
+SCHEMA = 1
+COLUMNS = "path, mode, oid, raw, names, stats, note, rules, subdirs, files, gaps, crc"
+DAMAGE = (sqlite3.DatabaseError, ValueError, KeyError, TypeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Dir:
+    """One directory: its git tree, and the stat of each name as proof that it still is so."""
+
+    mode: int
+    oid: Oid
+    raw: bytes
+    names: bytes
+    stats: bytes
+    note: bytes
+    rules: bytes
+    subdirs: bytes
+    files: int
+    gaps: int
+
+    def entered(self) -> list[bytes]:
+        """The names of its directories that were looked into."""
+        return self.subdirs.split(b"\0") if self.subdirs else []
+
+    def crc(self) -> int:
+        text = b"%d %d %d " % (self.mode, self.files, self.gaps)
+        parts = (self.names, self.stats, self.note, self.rules, self.subdirs)
+        return zlib.crc32(b"\xff".join(parts), zlib.crc32(text))
+
+
+Changes = Mapping[RelPath, Dir | None]
+
+
+class WorkTree:
+    """Owns the records of one workspace: in memory once asked for, in SQLite for the next process.
+
+    `trusted` says that everything the records name is held by the newest snapshot.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.trusted = False
+        self.base: Oid | None = None
+        self.usual: Usual | None = None
+        self.generation = -1
+        self.files = 0
+        self.gaps = 0
+        self._dirs: dict[RelPath, Dir | None] = {}
+        self._notes: dict[RelPath, bytes] | None = None
+        self._complete = False
+        self._db: sqlite3.Connection | None = None
+        try:
+            self._open()
+        except DAMAGE:
+            self._start_anew()
+
+    def _open(self) -> None:
+        self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        os.chmod(self.path, 0o600)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute(
+            f"CREATE TABLE IF NOT EXISTS dirs ({COLUMNS}, PRIMARY KEY(path)) WITHOUT ROWID"
+        )
+        self._db.execute("CREATE TABLE IF NOT EXISTS meta (key PRIMARY KEY, value)")
+        row = self._db.execute("SELECT value FROM meta WHERE key='state'").fetchone()
+        if row is not None:
+            self._restore_state(json.loads(row[0]))
+
+    def _restore_state(self, state: dict[str, object]) -> None:
+        if state.get("schema") != SCHEMA:
+            raise ValueError("another version's cache")
+        self.base = Oid(bytes.fromhex(str(state["base"])))
+        self.usual = Usual(*json.loads(str(state["usual"])))
+        self.generation = int(str(state["generation"]))
+        self.files, self.gaps = int(str(state["files"])), int(str(state["gaps"]))
+
+    def _start_anew(self) -> None:
+        """Throws away a cache that cannot be believed; if none can be kept, goes on without."""
+        self.close()
+        for suffix in ("", "-wal", "-shm"):
+            try:
+                os.unlink(self.path + suffix)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                break
+        self.forget()
+        try:
+            self._open()
+        except DAMAGE:
+            self._db = None
+
+    def forget(self) -> None:
+        """As if nothing had ever been looked at."""
+        self.trusted = False
+        self.base = self.usual = None
+        self.files = self.gaps = 0
+        self._dirs, self._notes, self._complete = {}, {}, True
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def get(self, path: RelPath) -> Dir | None:
+        if path not in self._dirs and not self._complete:
+            self._dirs[path] = self._load(path)
+        return self._dirs.get(path)
+
+    def load_all(self) -> None:
+        """Reads every record at once: what a full scan is going to ask for anyway."""
+        if self._complete or self._db is None:
+            self._complete = True
+            return
+        try:
+            rows = self._db.execute(f"SELECT {COLUMNS} FROM dirs").fetchall()
+        except sqlite3.DatabaseError:
+            return self._start_anew()
+        for row in rows:
+            self._dirs.setdefault(RelPath(row[0]), _checked(row))
+        self._complete = True
+        return None
+
+    def _load(self, path: RelPath) -> Dir | None:
+        if self._db is None:
+            return None
+        try:
+            row = self._db.execute(f"SELECT {COLUMNS} FROM dirs WHERE path=?", (path,)).fetchone()
+        except sqlite3.DatabaseError:
+            self._start_anew()
+            return None
+        return None if row is None else _checked(row)
+
+    def notes(self) -> dict[RelPath, bytes]:
+        """The lines of `about`, by directory."""
+        if self._notes is None:
+            self.load_all()
+            self._notes = {path: d.note for path, d in self._dirs.items() if d and d.note}
+        return self._notes
+
+    def below(self, path: RelPath) -> list[RelPath]:
+        """A known directory and all known directories below it."""
+        found = self.get(path)
+        if found is None:
+            return []
+        return [path, *(p for name in found.entered() for p in self.below(join(path, name)))]
+
+    def root(self) -> Dir | None:
+        return self.get(ROOT)
+
+    def accept(self, changes: Changes, base: Oid, usual: Usual, generation: int) -> None:
+        """Takes over what was seen, now that the snapshot that holds it is referenced."""
+        for path, new in changes.items():
+            old = self.get(path)
+            self.files += (new.files if new else 0) - (old.files if old else 0)
+            self.gaps += (new.gaps if new else 0) - (old.gaps if old else 0)
+        notes = self.notes()
+        for path, new in changes.items():
+            self._dirs[path] = new
+            notes.pop(path, None)
+            if new is not None and new.note:
+                notes[path] = new.note
+        moved = (base, usual, generation) != (self.base, self.usual, self.generation)
+        self.base, self.usual, self.generation, self.trusted = base, usual, generation, True
+        if changes or moved:
+            self._save(changes)
+
+    def _save(self, changes: Changes) -> None:
+        """Best effort: a full disk costs the next process a scan and nothing else."""
+        if self._db is None:
+            return
+        try:
+            with self._db:
+                self._db.execute("BEGIN")
+                self._db.executemany(
+                    f"INSERT OR REPLACE INTO dirs ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+                    (_row(path, new) for path, new in changes.items() if new is not None),
+                )
+                gone = [(path,) for path, new in changes.items() if new is None]
+                self._db.executemany("DELETE FROM dirs WHERE path=?", gone)
+                self._db.execute("INSERT OR REPLACE INTO meta VALUES ('state', ?)", (self._state(),))
+        except sqlite3.DatabaseError:
+            self.close()
+
+    def _state(self) -> str:
+        assert self.base is not None and self.usual is not None
+        return json.dumps(
+            {
+                "schema": SCHEMA,
+                "base": self.base.hex(),
+                "usual": json.dumps(list(self.usual)),
+                "generation": self.generation,
+                "files": self.files,
+                "gaps": self.gaps,
+            }
+        )
+
+
+def _row(path: RelPath, d: Dir) -> tuple[object, ...]:
+    return (
+        *(bytes(path), d.mode, d.oid, d.raw, d.names, d.stats, d.note, d.rules, d.subdirs),
+        *(d.files, d.gaps, d.crc()),
+    )
+
+
+def _checked(row: tuple[object, ...]) -> Dir | None:
+    """A record whose bytes are what was written; anything else was never seen."""
+    found = Dir(*row[1:-1])  # type: ignore[arg-type]
+    try:
+        whole = found.crc() == row[-1] and hash_object("tree", found.raw) == found.oid
+    except TypeError:
+        return None
+    return found if whole else None
+
