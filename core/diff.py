@@ -14,13 +14,21 @@ ReadTree = Callable[[Oid], bytes]
 
 
 def diff_trees(read: ReadTree, old: Oid, new: Oid) -> Iterator[Change]:
-    """Every path that is not the same in both trees, sorted within each directory."""
+    """Every file and link that is not the same in both trees."""
+    for change in tree_changes(read, read, old, new):
+        was, now = _leaf(change.old), _leaf(change.new)
+        if was is not None or now is not None:
+            yield Change(change.path, was, now)
+
+
+def tree_changes(read_old: ReadTree, read_new: ReadTree, old: Oid, new: Oid) -> Iterator[Change]:
+    """Every path that differs; a directory only where the other side has none of that name."""
     waiting: list[tuple[RelPath, Oid, Oid]] = [(ROOT, old, new)]
     while waiting:
         path, one, other = waiting.pop()
         if one == other:
             continue
-        before, after = _entries(read, one), _entries(read, other)
+        before, after = _entries(read_old, one), _entries(read_new, other)
         for name in sorted(before.keys() | after.keys()):
             was, now = before.get(name), after.get(name)
             if was == now:
@@ -28,8 +36,7 @@ def diff_trees(read: ReadTree, old: Oid, new: Oid) -> Iterator[Change]:
             here = join(path, name)
             if _is_tree(was) or _is_tree(now):
                 waiting.append((here, _subtree(was), _subtree(now)))
-            was, now = _leaf(was), _leaf(now)
-            if was is not None or now is not None:
+            if not (_is_tree(was) and _is_tree(now)):
                 yield Change(here, was, now)
 
 

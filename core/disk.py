@@ -34,9 +34,8 @@ def _ctypes() -> Any:
 
 
 @cache
-def _renameat2() -> Any:
-    ctypes = _ctypes()
-    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+def _libc() -> Any:
+    return _ctypes().CDLL(None, use_errno=True)
 
 
 class Disk:
@@ -59,6 +58,12 @@ class Disk:
 
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
+
+    def sync_fs(self, fd: int) -> None:
+        """Syncs the whole file system that a descriptor lies on: one call for many files."""
+        call = getattr(_libc(), "syncfs", None)
+        if call is None or call(fd) < 0:
+            os.sync()
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
@@ -95,14 +100,20 @@ class Disk:
 
     def rename_new(self, old: bytes, new: bytes, at: int, to: int) -> None:
         """Renames only if nothing has the new name yet (EEXIST otherwise)."""
-        self._rename2(old, new, at, to, RENAME_NOREPLACE)
+        try:
+            self._rename2(old, new, at, to, RENAME_NOREPLACE)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+            self.link(old, new, at, to)
+            self.unlink(old, at)
 
     def exchange(self, old: bytes, new: bytes, at: int, to: int) -> None:
         """Lets two names change places in one step."""
         self._rename2(old, new, at, to, RENAME_EXCHANGE)
 
     def _rename2(self, old: bytes, new: bytes, at: int, to: int, flags: int) -> None:
-        call = _renameat2()
+        call = getattr(_libc(), "renameat2", None)
         if call is None:
             raise OSError(errno.ENOSYS, "This system cannot rename without replacing.", new)
         if call(at, old, to, new, flags) < 0:

@@ -398,7 +398,7 @@ class _Table:
 
 
 def _clearance(names: set[Segment]) -> Callable[[bytes], bool]:
-    """Tells names that no pattern can match and that are none of ours or git's, in a third of a microsecond."""
+    """A test, a third of a microsecond long, that holds for names no pattern has a say in."""
     literals = frozenset(filter(None, map(_literal, names)))
     suffixes = tuple(filter(None, map(_suffix, names)))
     globs = sorted(_regex(n) for n in names if not _literal(n) and not _suffix(n))

@@ -37,7 +37,7 @@ from .model import (
 )
 from .objects import Kind, encode_tree, hash_object, parse_tree
 from .reading import NotAFile, is_fresh, read_stable
-from .rules import DirRules, RuleSet
+from .rules import STAGING_PREFIX, DirRules, RuleSet
 from .worktree import Dir, WorkTree
 
 WIDTH = 5
@@ -226,6 +226,8 @@ class Look:
     def _look_at(self, frame: Frame, fd: int, name: bytes, text: str, at: int) -> None:
         mode = frame.stats[at]
         kind = stat.S_IFMT(mode)
+        if frame.path == ROOT and name.startswith(STAGING_PREFIX):
+            return  # a rollback's own, and gone when it is done
         verdict = frame.rules.verdict(name, kind == stat.S_IFDIR)
         if verdict not in ("capture", "through"):
             frame.gaps[name] = verdict  # type: ignore[assignment]

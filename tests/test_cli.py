@@ -251,13 +251,35 @@ def test_the_version_costs_no_library_that_it_does_not_need():
     assert done.stdout.splitlines() == ["turnmark 0.1.0", "[]"]
 
 
-def test_a_reader_that_goes_away_is_no_error():
+@pytest.mark.parametrize("buffering", ["", "1"])
+@pytest.mark.parametrize(
+    ("line", "code"), [("config show", 0), ("config show --json", 0), ("--help", 1)]
+)
+def test_a_reader_that_goes_away_is_passed_over_in_silence(line, code, buffering):
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "watcher", "config", "show"]
-    done = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "watcher", *line.split()],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": buffering},
+        stdout=write,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
     os.close(write)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (code, b"")
+
+
+def test_a_pipe_that_breaks_elsewhere_is_no_success(turnmark, raising):
+    raising(BrokenPipeError(32, "Broken pipe"))
+    result = turnmark("demo")
+    assert (result.code, result.err) == (1, "error: Broken pipe\n")
+
+
+def test_bytes_and_text_are_put_in_order():
+    script = "from watcher.output import put; put('a'); put(b'\\xff'); put('b')"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=True)
+    assert done.stdout == b"a\xffb"
 
 
 def test_a_full_disk_is_no_success():

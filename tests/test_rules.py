@@ -342,6 +342,7 @@ def test_git_in_any_spelling_is_never_captured(name: str) -> None:
     assert is_git_alias(name.encode())
     assert rules.verdict(name.encode(), True) == "excluded"
     assert enter(rules, "sub").verdict(name.encode(), False) == "excluded"
+    assert root().verdict(name.encode(), False) == "excluded"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import errno
 import importlib
 import io
 import os
@@ -20,7 +19,7 @@ from core.errors import BadInput, Busy, ConfigError, NoStore, TurnmarkError
 
 from . import __version__
 from .context import Context, Unavailable, context_from
-from .output import fail
+from .output import fail, forget_stdout, reader_is_gone
 
 OK, FAILED, EXCEPTIONS, USAGE, INTERRUPTED = 0, 1, 3, 64, 130
 EXIT_CODES: dict[type[TurnmarkError], int] = {
@@ -204,10 +203,10 @@ def _report_usage(error: click.ClickException, context: Context) -> int:
 
 
 def _report_system(error: OSError, context: Context) -> int:
-    if error.errno == errno.EPIPE:
-        # The reader went away, which is its right; the work itself was done before the answer.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return OK
+    if isinstance(error, BrokenPipeError) and reader_is_gone():
+        # Only click's own printing comes here, of help for example.
+        forget_stdout()
+        return FAILED
     place = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
     fail(f"{error.strerror}{place}", as_json=context.json)
     return FAILED

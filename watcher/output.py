@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import select
 import sys
 import time
 import unicodedata
@@ -37,7 +39,7 @@ class Table:
 def answer(context: Context, data: Mapping[str, object], *blocks: str | Table) -> None:
     """Prints the document with --json, else the blocks, else with --quiet nothing."""
     if context.json:
-        print(document(data))
+        put(document(data) + "\n")
         return
     if not context.quiet:
         for block in blocks:
@@ -51,11 +53,41 @@ def document(data: Mapping[str, object]) -> str:
 
 def show(block: str | Table) -> None:
     if isinstance(block, str):
-        print(clean_text(block))
+        put(clean_text(block) + "\n")
     elif is_terminal(sys.stdout):
         _show_rich(block)
     else:
-        print("\n".join(plain_lines(block)))
+        put("\n".join([*plain_lines(block), ""]))
+
+
+def put(data: str | bytes) -> None:
+    """Writes to stdout as it is: no escaping, and no complaint when nobody reads any more."""
+    if sys.stdout is None:
+        return
+    try:
+        if isinstance(data, bytes):
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+        else:
+            sys.stdout.write(data)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader's right. The command goes on to its own end and its own exit code.
+        forget_stdout()
+
+
+def forget_stdout() -> None:
+    """Lets what is still to be written, also at the interpreter's exit, go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def reader_is_gone() -> bool:
+    """Whether stdout is a pipe that nobody can read from any more."""
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def plain_lines(table: Table) -> list[str]:

@@ -1,0 +1,456 @@
+"""Carries out the steps of a plan in a user's tree: staged, swapped in, deletions last.
+
+Order of operations, and what is true if the process dies after each:
+1. journal written, durably: the tree is untouched; the next command discards the transaction;
+2. staging directory made inside the root, every new content written there and synced: as after 1;
+3. the marker `applying` made durable: from here on the next command finishes the rollback;
+4. steps, each one rename: a path is in its old or its new state, and what was displaced lies in
+   staging, where it stays until the store is known to hold it;
+5. touched directories synced; the result is recorded as a snapshot (by the caller);
+6. staging emptied: bytes that the store does not hold are stored first;
+7. journal removed: done. A marker without a journal means nothing.
+
+No byte is ever unlinked, truncated or overwritten in place. Whatever turns out not to be what the
+plan expected goes back to where it was and is reported as a conflict.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from .beneath import DIRECTORY, Beneath
+from .disk import CHUNK, GONE, UNSUPPORTED, Disk
+from .model import EXEC, FILE, LINK, ROOT, Oid, RelPath, join, parents
+from .objects import hash_object
+from .plan import Left, Node, ReadBlob, Step, decode_step, encode_step
+from .rules import STAGING_PREFIX
+
+SYNC_EACH_BELOW = 32
+NEW, OLD = b"new", b"old"
+READ = os.O_RDONLY | os.O_NONBLOCK
+
+Displaced = dict[RelPath, tuple[int, bytes]]
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What the next process must know of a rollback that this one may not finish."""
+
+    tx: str
+    root: tuple[int, int]
+    target: Oid
+    before: Oid
+    steps: tuple[Step, ...]
+    extra: dict[str, Any]
+
+    def encode(self) -> bytes:
+        doc = {
+            "journal": 1,
+            "tx": self.tx,
+            "root": list(self.root),
+            "target": self.target.hex(),
+            "before": self.before.hex(),
+            "steps": [encode_step(step) for step in self.steps],
+            "extra": self.extra,
+        }
+        return json.dumps(doc).encode()
+
+
+def decode_journal(data: bytes) -> Journal:
+    doc = json.loads(data)
+    return Journal(
+        tx=doc["tx"],
+        root=(int(doc["root"][0]), int(doc["root"][1])),
+        target=Oid(bytes.fromhex(doc["target"])),
+        before=Oid(bytes.fromhex(doc["before"])),
+        steps=tuple(decode_step(step) for step in doc["steps"]),
+        extra=doc["extra"],
+    )
+
+
+class JournalFile:
+    """Owns the two files that say whether a workspace has an unfinished rollback."""
+
+    def __init__(self, disk: Disk, base: str, workspace: str) -> None:
+        self.disk = disk
+        self.directory = f"{base}/turnmark/journal"
+        self.path = f"{self.directory}/{workspace}.json"
+        self.marker = f"{self.directory}/{workspace}.applying"
+
+    def read(self) -> Journal | None:
+        """The unfinished rollback; a journal that cannot be read is put aside, never obeyed."""
+        try:
+            return decode_journal(self.disk.read_file(self.path))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, IndexError):
+            self.disk.rename(self.path, self.path + ".damaged")
+            return None
+
+    def begin(self, journal: Journal) -> None:
+        if self.disk.exists(self.marker):
+            self.disk.unlink(self.marker)
+            self.disk.sync_dir(self.directory)
+        self.disk.replace(self.path, journal.encode())
+
+    def mark_applying(self) -> None:
+        self.disk.create(self.marker, b"", sync=True)
+        self.disk.sync_dir(self.directory)
+
+    def is_applying(self) -> bool:
+        return self.disk.exists(self.marker)
+
+    def finish(self) -> None:
+        self.disk.unlink(self.path)
+        self.disk.sync_dir(self.directory)
+        self.disk.discard(self.marker)
+
+
+class Staging:
+    """Owns the hidden directory in which new contents wait and displaced ones are kept."""
+
+    def __init__(self, beneath: Beneath, tx: str) -> None:
+        self.disk = beneath.disk
+        self.beneath = beneath
+        self.name = STAGING_PREFIX + tx.encode()
+        self.new = self.old = self.fd = -1
+
+    def make(self) -> None:
+        self.disk.mkdir(self.name, 0o700, self.beneath.fd)
+        self.open()
+        self.disk.mkdir(NEW, 0o700, self.fd)
+        self.disk.mkdir(OLD, 0o700, self.fd)
+        self._open_parts()
+
+    def open(self) -> bool:
+        """Opens what an earlier process may have left; False if there is nothing."""
+        try:
+            self.fd = self.disk.open(self.name, DIRECTORY, at=self.beneath.fd)
+        except OSError as error:
+            if error.errno in GONE:
+                return False
+            raise
+        return True
+
+    def _open_parts(self) -> None:
+        self.new = self.disk.open(NEW, DIRECTORY, at=self.fd)
+        self.old = self.disk.open(OLD, DIRECTORY, at=self.fd)
+
+    def parts(self) -> Iterator[tuple[int, bytes]]:
+        """Every name that is in staging, with the directory it is in."""
+        for part in (NEW, OLD):
+            try:
+                at = self.disk.open(part, DIRECTORY, at=self.fd)
+            except FileNotFoundError:
+                continue
+            try:
+                with self.disk.scandir(at) as found:
+                    names = [os.fsencode(entry.name) for entry in found]
+                for name in names:
+                    yield at, name
+            finally:
+                self.disk.close(at)
+
+    def remove(self) -> None:
+        """Plain rmdir: what is not empty stays, and the next command looks at it again."""
+        for part in (NEW, OLD):
+            if self.disk.exists(part, self.fd):
+                self.disk.rmdir(part, self.fd)
+        self.disk.rmdir(self.name, self.beneath.fd)
+
+    def close(self) -> None:
+        for fd in (self.new, self.old, self.fd):
+            if fd >= 0:
+                self.disk.close(fd)
+        self.new = self.old = self.fd = -1
+
+
+class Transaction:
+    """Owns one rollback's staging while its steps are made."""
+
+    def __init__(self, beneath: Beneath, tx: str, steps: tuple[Step, ...]) -> None:
+        self.disk = beneath.disk
+        self.beneath = beneath
+        self.steps = steps
+        self.staging = Staging(beneath, tx)
+        self.conflicts: list[Left] = []
+        self._verbs: dict[str, Callable[[int, Step], str | None]] = {
+            "open": self._open,
+            "clear": self._delete,
+            "mkdir": self._mkdir,
+            "create": self._create,
+            "replace": self._replace,
+            "delete": self._delete,
+            "rmdir": self._rmdir,
+            "chmod": self._chmod,
+        }
+
+    # Staging
+
+    def stage(self, read_blob: ReadBlob) -> None:
+        """Writes every new content beside the tree; a full disk stops here, with nothing changed."""
+        self.staging.make()
+        staged = [(n, s) for n, s in enumerate(self.steps) if s.action in ("create", "replace")]
+        each = len(staged) < SYNC_EACH_BELOW
+        for number, step in staged:
+            assert step.new is not None and step.new.oid is not None
+            self._stage_one(_name(number), step, read_blob(step.new.oid), sync=each)
+        if not each:
+            self.disk.sync_fs(self.staging.fd)
+
+    def _stage_one(self, name: bytes, step: Step, data: bytes, *, sync: bool) -> None:
+        assert step.new is not None
+        if step.new.kind == "link":
+            self.disk.symlink(data, name, self.staging.new)
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with self.disk.opened(name, flags, 0o600, self.staging.new) as fd:
+            self.disk.write(fd, data)
+            self._own(fd, [step.path, *parents(step.path)])
+            self.disk.chmod(fd, step.new.mode or 0o600)
+            if sync:
+                self.disk.fsync(fd)
+
+    def _own(self, fd: int, like: list[RelPath]) -> None:
+        """Root gives a file to the owner of what it replaces, or of the directory it comes to."""
+        if os.geteuid() != 0:
+            return
+        for path in like:
+            info = self.beneath.lstat(path)
+            if info is not None:
+                self.disk.chown(fd, info.st_uid, info.st_gid)
+                return
+
+    # Applying
+
+    def run(self) -> None:
+        """Makes every step; one that cannot be made is a conflict and does not stop the others."""
+        for number, step in enumerate(self.steps):
+            self.beneath.forget()  # so that a directory moved meanwhile is not followed
+            try:
+                trouble = self._verbs[step.action](number, step)
+            except OSError as error:
+                trouble = _trouble(error)
+            if trouble is not None:
+                self.conflicts.append(Left(step.path, trouble))
+        self._sync_touched()
+
+    def _open(self, number: int, step: Step) -> str | None:
+        assert step.old is not None and step.old.mode is not None
+        with self._opened_dir(step.path) as fd:
+            self.disk.chmod(fd, step.old.mode | 0o700)
+        return None
+
+    def _mkdir(self, number: int, step: Step) -> str | None:
+        at, name = self.beneath.parent(step.path)
+        try:
+            self.disk.mkdir(name, 0o700, at)
+        except FileExistsError:
+            if not stat.S_ISDIR(self.disk.lstat(name, at).st_mode):
+                return "something else appeared in its place"
+            return None
+        with self._opened_dir(step.path) as fd:
+            self._own(fd, parents(step.path))
+        return None
+
+    def _create(self, number: int, step: Step) -> str | None:
+        at, name = self.beneath.parent(step.path)
+        try:
+            self.disk.rename_new(_name(number), name, self.staging.new, at)
+        except FileExistsError:
+            return "appeared since"
+        return None
+
+    def _replace(self, number: int, step: Step) -> str | None:
+        assert step.old is not None and step.new is not None
+        at, name = self.beneath.parent(step.path)
+        if not self._is_kind(at, name, step.old):
+            return "changed since"
+        try:
+            self.disk.exchange(_name(number), name, self.staging.new, at)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+            return self._replace_in_two(number, step, at, name)
+        if self._is_still(self.staging.new, _name(number), step.old):
+            return None
+        self.disk.exchange(_name(number), name, self.staging.new, at)
+        if not self._is_still(self.staging.new, _name(number), step.new):
+            # meanwhile somebody put a third content there: the newest one belongs into the tree
+            self.disk.exchange(_name(number), name, self.staging.new, at)
+        return "changed since"
+
+    def _replace_in_two(self, number: int, step: Step, at: int, name: bytes) -> str | None:
+        """Where names cannot be exchanged: out of the way first, then in."""
+        assert step.old is not None
+        trouble = self._displace(number, step, at, name)
+        return trouble or self._create(number, step)
+
+    def _delete(self, number: int, step: Step) -> str | None:
+        at, name = self.beneath.parent(step.path)
+        return self._displace(number, step, at, name)
+
+    def _displace(self, number: int, step: Step, at: int, name: bytes) -> str | None:
+        """Moves a file into staging if it is what the plan expects, and back if it is not."""
+        assert step.old is not None
+        if not self._is_kind(at, name, step.old):
+            return None if not self.disk.exists(name, at) else "changed since"
+        self.disk.rename_new(name, _name(number), at, self.staging.old)
+        if self._is_still(self.staging.old, _name(number), step.old):
+            return None
+        try:
+            self.disk.rename_new(_name(number), name, self.staging.old, at)
+        except FileExistsError:
+            return "changed since, and another took its place"
+        return "changed since"
+
+    def _rmdir(self, number: int, step: Step) -> str | None:
+        at, name = self.beneath.parent(step.path)
+        try:
+            self.disk.rmdir(name, at)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return "not empty: something appeared in it"
+            raise
+        return None
+
+    def _chmod(self, number: int, step: Step) -> str | None:
+        assert step.new is not None and step.new.mode is not None
+        if step.new.kind == "dir":
+            with self._opened_dir(step.path) as fd:
+                self.disk.chmod(fd, step.new.mode)
+            return None
+        at, name = self.beneath.parent(step.path)
+        with self.disk.opened(name, READ, at=at) as fd:
+            if not stat.S_ISREG(self.disk.fstat(fd).st_mode):
+                return "changed since"
+            self.disk.chmod(fd, step.new.mode)
+        return None
+
+    @contextmanager
+    def _opened_dir(self, path: RelPath) -> Iterator[int]:
+        if path == ROOT:
+            yield self.beneath.fd
+            return
+        at, name = self.beneath.parent(path)
+        with self.disk.opened(name, DIRECTORY, at=at) as fd:
+            yield fd
+
+    def _is_kind(self, at: int, name: bytes, node: Node) -> bool:
+        """Cheap, before anything moves: the certain look comes when the file is out of reach."""
+        try:
+            mode = self.disk.lstat(name, at).st_mode
+        except FileNotFoundError:
+            return False
+        return stat.S_ISLNK(mode) if node.kind == "link" else stat.S_ISREG(mode)
+
+    def _is_still(self, at: int, name: bytes, node: Node) -> bool:
+        """Whether a displaced file is what the safety snapshot holds, with no writer left."""
+        if node.kind == "link":
+            return hash_object("blob", self.disk.readlink(name, at)) == node.oid
+        with self.disk.opened(name, READ, at=at) as fd:
+            if not _without_writers(self.disk, fd):
+                return False
+            info = self.disk.fstat(fd)
+            return stat.S_IMODE(info.st_mode) == node.mode and _hash(self.disk, fd) == node.oid
+
+    def _sync_touched(self) -> None:
+        touched = {RelPath(step.path.rpartition(b"/")[0]) for step in self.steps}
+        if len(touched) >= SYNC_EACH_BELOW:
+            self.disk.sync_fs(self.beneath.fd)
+            return
+        self.beneath.forget()
+        for path in touched:
+            try:
+                self.disk.fsync(self.beneath.dir(path))
+            except OSError as error:
+                if error.errno not in GONE:  # removed by a later step
+                    raise
+
+
+# Emptying staging
+
+
+def drain(
+    staging: Staging, steps: Iterable[Step], holds: Callable[[Oid], bool]
+) -> tuple[Displaced, Callable[[], None]]:
+    """What lies in staging that the store does not hold, and the way to remove it all.
+
+    Nothing is removed before the caller has stored what is returned.
+    """
+    paths = {_name(number): step.path for number, step in enumerate(steps)}
+    unknown: Displaced = {}
+    names: list[tuple[bytes, bytes]] = []
+    for at, name in staging.parts():
+        content = _content(staging.disk, at, name)
+        if content is not None and not holds(hash_object("blob", content[1])):
+            path = paths.get(name, join(RelPath(b"displaced"), name))
+            unknown[path if path not in unknown else join(path, name)] = content
+        names.append((_part(staging, at), name))
+
+    def remove() -> None:
+        for part, name in names:
+            with staging.disk.opened(part, DIRECTORY, at=staging.fd) as at:
+                staging.disk.unlink(name, at)
+        staging.remove()
+
+    return unknown, remove
+
+
+def _part(staging: Staging, at: int) -> bytes:
+    here = staging.disk.fstat(at)
+    new = staging.disk.lstat(NEW, staging.fd)
+    return NEW if (new.st_dev, new.st_ino) == (here.st_dev, here.st_ino) else OLD
+
+
+def _content(disk: Disk, at: int, name: bytes) -> tuple[int, bytes] | None:
+    mode = disk.lstat(name, at).st_mode
+    if stat.S_ISLNK(mode):
+        return LINK, disk.readlink(name, at)
+    if not stat.S_ISREG(mode):
+        return None
+    with disk.opened(name, READ, at=at) as fd:
+        return (EXEC if mode & 0o100 else FILE), disk.read_all(fd)
+
+
+def _without_writers(disk: Disk, fd: int) -> bool:
+    """Whether a read lease is granted; where leases are not to be had, nothing can be proved."""
+    try:
+        disk.lease(fd, fcntl.F_RDLCK)
+    except OSError as error:
+        return error.errno != errno.EAGAIN
+    except AttributeError:  # no leases on this system
+        return True
+    disk.lease(fd, fcntl.F_UNLCK)
+    return True
+
+
+def _hash(disk: Disk, fd: int) -> Oid:
+    size = disk.fstat(fd).st_size
+    digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    while part := disk.read(fd, CHUNK):
+        digest.update(part)
+    return Oid(digest.digest())
+
+
+def _name(number: int) -> bytes:
+    return b"%d" % number
+
+
+def _trouble(error: OSError) -> str:
+    if error.errno == errno.EXDEV:
+        return "lies on another file system"
+    if error.errno in GONE:
+        return "its directory is not there any more"
+    return (error.strerror or "could not be changed").lower()

@@ -1,0 +1,393 @@
+"""Makes a workspace equal to a point, and finishes what a killed rollback left.
+
+A complete durable snapshot comes first, and what it does not hold is not touched. The steps are
+those of `plan`, carried out by `apply`; the result is a snapshot again, so that a rollback can
+itself be rolled back. The caller holds the workspace's lock.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from .about import decode_about
+from .apply import Journal, JournalFile, Staging, Transaction, drain
+from .beneath import Beneath
+from .diff import entry_at
+from .errors import BadInput, Damaged, TurnmarkError
+from .history import History, MarkSpec, read_snapshot
+from .model import Mark, Oid, RelPath, Snapshot, show_path
+from .plan import Left, Plan, State, Step, make_plan
+from .recorder import Recorder, Seen
+from .store import Store, explain
+from .undo import Op, Past, open_turns, stacks, standing_turns
+
+Outcome = Literal["done", "nothing", "planned", "conflicts", "refused"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is wanted: a snapshot to go to, everywhere or at some paths, and why."""
+
+    target: Oid
+    seq: int
+    label: str
+    op: Op = "rollback"
+    paths: tuple[RelPath, ...] = ()
+    plan: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was done, or would be, and what was left as it is."""
+
+    outcome: Outcome
+    plan: Plan
+    kept: tuple[Left, ...] = ()
+    conflicts: tuple[Left, ...] = ()
+    undo: Oid | None = None
+    turns_undone: tuple[dict[str, object], ...] = ()
+    open_turns: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def preview(recorder: Recorder, request: Request) -> Result:
+    """What `rollback` would do now; stores and changes nothing."""
+    then = _target_state(recorder.store, request)
+    plan = make_plan(_seen_state(recorder, recorder.look()), then, request.target, request.paths)
+    _check_paths(recorder.store, request, plan, then)
+    return _planned(recorder, request, plan)
+
+
+def rollback(recorder: Recorder, request: Request) -> Result:
+    """Makes the workspace equal to the target, but for what must be kept."""
+    store = recorder.store
+    then = _target_state(store, request)
+    safety = recorder.take(sync=True, note=f"before {request.op}")
+    now = stored_state(store, safety.snapshot)
+    plan = make_plan(now, then, request.target, request.paths)
+    _check_paths(store, request, plan, then)
+    planned = _planned(recorder, request, plan)
+    refusal = _refusal(request, plan)
+    if refusal:
+        return replace(planned, outcome="refused", reason=refusal)
+    if not plan.steps:
+        return replace(planned, outcome="nothing")
+    recorder.record(_before_spec(request), safety.snapshot)
+    conflicts = _carry_out(recorder, request, plan, then, safety.snapshot)
+    return _result(planned, conflicts, safety.snapshot.id)
+
+
+def _target_state(store: Store, request: Request) -> State:
+    target = read_snapshot(store, request.target)
+    if target.partial and not request.paths:
+        raise BadInput(
+            f"{request.target.hex()[:12]} holds only files that a rollback had moved aside.",
+            "Name the paths that you want from it.",
+        )
+    return stored_state(store, target)
+
+
+def stored_state(store: Store, snapshot: Snapshot) -> State:
+    about = decode_about(store.blob(snapshot.about))
+    return State(snapshot.files, about, store.tree, store.blob)
+
+
+def _seen_state(recorder: Recorder, seen: Seen) -> State:
+    store = recorder.store
+
+    def read_tree(oid: Oid) -> bytes:
+        found = seen.trees.get(oid)
+        return store.tree(oid) if found is None else found
+
+    def read_blob(oid: Oid) -> bytes:
+        """Only rule files are asked for; one that is not stored yet is judged as unchanged."""
+        return store.blob(oid) if store.has(oid) else b""
+
+    return State(seen.files, decode_about(seen.about), read_tree, read_blob)
+
+
+def _check_paths(store: Store, request: Request, plan: Plan, then: State) -> None:
+    """A path that neither the point nor the workspace has is a slip of the pen."""
+    for path in request.paths:
+        touched = any(step.path == path for step in plan.steps) or plan.kept
+        if not touched and entry_at(then.read_tree, then.files, path) is None:
+            if path in then.about.empty or any(s.path.startswith(path) for s in plan.steps):
+                continue
+            raise BadInput(
+                f"{show_path(path)} is neither in the point nor in the workspace.",
+                "`turnmark find` shows when a path was there.",
+            )
+
+
+def _refusal(request: Request, plan: Plan) -> str:
+    if request.plan and not plan.hash.startswith(request.plan):
+        return "the workspace or the point has changed since that plan was shown"
+    if plan.fuses and not request.plan:
+        return "; ".join(plan.fuses)
+    return ""
+
+
+def _planned(recorder: Recorder, request: Request, plan: Plan) -> Result:
+    marks = list(History(recorder.store, recorder.root.id).marks())
+    opened = tuple(f"{m.session}/{m.turn}" for m in open_turns(marks))
+    undone = _turns_undone(marks, request) if plan.steps else ()
+    outcome: Outcome = "planned" if plan.steps else "nothing"
+    return Result(outcome, plan, plan.kept, turns_undone=undone, open_turns=opened)
+
+
+def _turns_undone(marks: Iterable[Mark], request: Request) -> tuple[dict[str, object], ...]:
+    """The turns that still stand and began at or after the point; none for a part of the tree."""
+    if request.paths or request.op == "undo":
+        return ()
+    return tuple(
+        {
+            "session": mark.session,
+            "turn": mark.turn,
+            "label": mark.label,
+            "messages": mark.extra.get("messages"),
+        }
+        for mark in standing_turns(marks)
+        if mark.seq >= request.seq
+    )
+
+
+def _before_spec(request: Request) -> MarkSpec:
+    return MarkSpec("before-rollback", label=f"before {request.op} to {request.label}")
+
+
+def _result_spec(op: str, label: str, extra: dict[str, object]) -> MarkSpec:
+    return MarkSpec("rollback", label=f"{op} to {label}", extra=extra)
+
+
+def _result(planned: Result, conflicts: list[Left], undo: Oid) -> Result:
+    whole = tuple(_first_per_path(conflicts))
+    failed = {left.path for left in whole}
+    done = any(step.path not in failed for step in planned.plan.steps)
+    return replace(
+        planned, outcome="done" if done else "conflicts", conflicts=whole, undo=undo
+    )
+
+
+def _first_per_path(found: Iterable[Left]) -> list[Left]:
+    first: dict[RelPath, Left] = {}
+    for left in found:
+        first.setdefault(left.path, left)
+    return sorted(first.values(), key=lambda left: left.path)
+
+
+# Carrying out
+
+
+def _carry_out(
+    recorder: Recorder, request: Request, plan: Plan, then: State, before: Snapshot
+) -> list[Left]:
+    extra: dict[str, Any] = {
+        "op": request.op,
+        "label": request.label,
+        "target": request.target.hex(),
+        "target_seq": request.seq,
+        "before": before.id.hex(),
+        "paths": [show_path(path) for path in request.paths],
+    }
+    return _transact(recorder, plan.steps, then, before.id, request.target, extra)
+
+
+def _transact(
+    recorder: Recorder,
+    steps: tuple[Step, ...],
+    then: State,
+    before: Oid,
+    target: Oid,
+    extra: dict[str, Any],
+) -> list[Left]:
+    """One journalled pass over the tree; see `apply` for what is true in between."""
+    store = recorder.store
+    journal = _journal_file(recorder)
+    tx = secrets.token_hex(8)
+    with Beneath(store.disk, recorder.root.path) as beneath:
+        work = Transaction(beneath, tx, steps)
+        try:
+            journal.begin(Journal(tx, _identity(beneath), target, before, steps, extra))
+            _stage(recorder, work, then, journal)
+            journal.mark_applying()
+            work.run()
+            left = _verify(recorder, steps, then, target, extra | {"tx": tx}, work.conflicts)
+            left += _clear_staging(recorder, work.staging, steps)
+            journal.finish()
+        except OSError as error:
+            raise _interrupted(recorder, error) from error
+        finally:
+            work.staging.close()
+    return left
+
+
+def _journal_file(recorder: Recorder) -> JournalFile:
+    return JournalFile(recorder.store.disk, recorder.store.base, recorder.root.id)
+
+
+def _identity(beneath: Beneath) -> tuple[int, int]:
+    info = beneath.disk.fstat(beneath.fd)
+    return info.st_dev, info.st_ino
+
+
+def _stage(recorder: Recorder, work: Transaction, then: State, journal: JournalFile) -> None:
+    try:
+        work.stage(then.read_blob)
+    except (OSError, TurnmarkError) as error:
+        _discard(work.staging, journal)
+        if isinstance(error, OSError):
+            raise explain(error, "stage the rollback", recorder.root.shown) from error
+        raise
+
+
+def _discard(staging: Staging, journal: JournalFile) -> None:
+    """Takes back a transaction that has not begun to change the tree."""
+    if staging.fd >= 0 or staging.open():
+        for at, name in list(staging.parts()):
+            staging.disk.unlink(name, at)
+        staging.remove()
+    journal.finish()
+
+
+def _interrupted(recorder: Recorder, error: OSError) -> TurnmarkError:
+    cause = explain(error, "finish the rollback", recorder.root.shown)
+    return TurnmarkError(
+        cause.message, "Nothing is lost; the next turnmark command finishes it. " + cause.hint
+    )
+
+
+def _verify(
+    recorder: Recorder,
+    steps: tuple[Step, ...],
+    then: State,
+    target: Oid,
+    extra: dict[str, Any],
+    conflicts: list[Left],
+) -> list[Left]:
+    """Records what is there now, and says what is still not as the point has it."""
+    paths = {step.path for step in steps}
+    spec = _result_spec(str(extra["op"]), str(extra["label"]), extra)
+    taken = recorder.take(paths, spec, sync=True)
+    after = make_plan(stored_state(recorder.store, taken.snapshot), then, target)
+    known = {left.path for left in conflicts}
+    late = {s.path for s in after.steps if s.path in paths and s.path not in known}
+    return [*conflicts, *(Left(path, "changed while rolling back") for path in sorted(late))]
+
+
+def _clear_staging(
+    recorder: Recorder, staging: Staging, steps: tuple[Step, ...]
+) -> list[Left]:
+    """Empties staging; bytes that the store does not hold are stored first, and named."""
+    unknown, remove = drain(staging, steps, recorder.store.has)
+    saved: list[Left] = []
+    if unknown:
+        kept = recorder.keep_displaced(unknown, "written while a rollback was under way")
+        shown = kept.id.hex()[:12]
+        saved = [
+            Left(path, f"written while rolling back; saved: turnmark cat {shown} {show_path(path)}")
+            for path in unknown
+        ]
+    remove()
+    return saved
+
+
+# After a crash
+
+
+def finish_interrupted(recorder: Recorder) -> Result | None:
+    """Finishes the rollback that a killed process left, or clears away one that had not begun."""
+    journal = _journal_file(recorder)
+    record = journal.read()
+    if record is None:
+        return None
+    with Beneath(recorder.store.disk, recorder.root.path) as beneath:
+        staging = Staging(beneath, record.tx)
+        try:
+            if _identity(beneath) != record.root:
+                journal.finish()
+                return None
+            if not journal.is_applying():
+                _discard(staging, journal)
+                return None
+            return _roll_forward(recorder, record, staging, journal)
+        except OSError as error:
+            raise explain(error, "finish the interrupted rollback", recorder.root.shown) from error
+        finally:
+            staging.close()
+
+
+def _roll_forward(
+    recorder: Recorder, record: Journal, staging: Staging, journal: JournalFile
+) -> Result:
+    """First what is there becomes a snapshot, then every path that nobody changed is finished."""
+    store = recorder.store
+    here = recorder.take(sync=True, note="found after an interrupted rollback").snapshot
+    saved = _clear_staging(recorder, staging, record.steps) if staging.open() else []
+    staging.close()
+    try:
+        then = stored_state(store, read_snapshot(store, record.target))
+        plan = make_plan(stored_state(store, here), then, record.target)
+    except Damaged:
+        journal.finish()  # the point is lost: what is there stays, and is stored
+        raise
+    steps, strange = _still_ours(plan, record)
+    left = strange + saved
+    if steps or not _recorded(recorder, record.tx):
+        left += _transact(recorder, steps, then, record.before, record.target, record.extra)
+    else:
+        journal.finish()
+    done = replace(plan, steps=steps)
+    return _result(Result("done", done, plan.kept), left, record.before)
+
+
+def _still_ours(plan: Plan, record: Journal) -> tuple[tuple[Step, ...], list[Left]]:
+    """The steps whose paths are as the rollback found or would have left them; the rest stays."""
+    ours: dict[RelPath, list[Step]] = {}
+    for step in record.steps:
+        ours.setdefault(step.path, []).append(step)
+    steps: list[Step] = []
+    strange: list[Left] = []
+    for step in plan.steps:
+        if step.path not in ours:
+            continue
+        if _expected(step, ours[step.path]):
+            steps.append(step)
+        else:
+            strange.append(Left(step.path, "changed since the rollback was interrupted"))
+    return tuple(steps), strange
+
+
+def _expected(step: Step, recorded: list[Step]) -> bool:
+    if step.old is None or step.old.kind == "dir":
+        return True
+    states = [node for past in recorded for node in (past.old, past.new) if node is not None]
+    return any(step.old.same_content(node) for node in states)
+
+
+def _recorded(recorder: Recorder, tx: str) -> bool:
+    """Whether the killed process had come as far as its result."""
+    history = History(recorder.store, recorder.root.id)
+    return any(mark.extra.get("tx") == tx for mark in history.marks())
+
+
+# Undo and redo
+
+
+def undo_request(store: Store, workspace: str) -> Request | None:
+    """Back to the state before the newest rollback that still stands."""
+    past = stacks(History(store, workspace).marks()).undo
+    return _request("undo", past[-1]) if past else None
+
+
+def redo_request(store: Store, workspace: str) -> Request | None:
+    """Forward to the state before the newest undo."""
+    past = stacks(History(store, workspace).marks()).redo
+    return _request("redo", past[-1]) if past else None
+
+
+def _request(op: Op, past: Past) -> Request:
+    return Request(past.before, past.target_seq, f"before {past.label}", op, past.paths)
+

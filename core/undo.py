@@ -1,0 +1,96 @@
+"""What the rollbacks of a workspace's history mean together: what undo and redo go back to, and
+which turns still stand. Pure: knows marks only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from .model import Mark, Oid, RelPath, parse_path
+
+Op = Literal["rollback", "undo", "redo"]
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """One rollback, undo or redo as its mark tells it."""
+
+    op: Op
+    before: Oid
+    target_seq: int
+    paths: tuple[RelPath, ...]
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """What undo would take back, and what redo would, newest last."""
+
+    undo: tuple[Past, ...]
+    redo: tuple[Past, ...]
+
+
+def past_of(mark: Mark) -> Past | None:
+    if mark.kind != "rollback":
+        return None
+    extra = mark.extra
+    paths = extra.get("paths")
+    return Past(
+        op=extra.get("op", "rollback"),  # type: ignore[arg-type]
+        before=Oid(bytes.fromhex(str(extra.get("before", "")))),
+        target_seq=int(str(extra.get("target_seq", 0))),
+        paths=tuple(RelPath(parse_path(str(p))) for p in paths) if isinstance(paths, list) else (),
+        label=mark.label,
+    )
+
+
+def stacks(marks: Iterable[Mark]) -> Stacks:
+    """Replays the history: an undo moves the newest rollback over to redo, a redo moves it back."""
+    undo: list[Past] = []
+    redo: list[Past] = []
+    for past in filter(None, map(past_of, marks)):
+        if past.op == "undo":
+            if undo:
+                undo.pop()
+            redo.append(past)
+        elif past.op == "redo":
+            if redo:
+                redo.pop()
+            undo.append(past)
+        else:
+            undo.append(past)
+            redo.clear()
+    return Stacks(tuple(undo), tuple(redo))
+
+
+def standing_turns(marks: Iterable[Mark]) -> list[Mark]:
+    """The begins of the turns whose changes no rollback has taken back, oldest first."""
+    standing: list[Mark] = []
+    taken: list[list[Mark]] = []
+    for mark in marks:
+        past = past_of(mark)
+        if mark.kind == "turn-begin":
+            standing.append(mark)
+        elif past is None or past.paths:
+            continue
+        elif past.op == "undo":
+            standing = sorted(standing + (taken.pop() if taken else []), key=lambda m: m.seq)
+        else:
+            gone = [m for m in standing if past.target_seq and m.seq >= past.target_seq]
+            taken.append(gone)
+            standing = [m for m in standing if m not in gone]
+    return standing
+
+
+def open_turns(marks: Iterable[Mark]) -> list[Mark]:
+    """The begins of the turns that have no end yet, oldest first."""
+    opened: dict[tuple[str | None, int | None], Mark] = {}
+    for mark in marks:
+        key = (mark.session, mark.turn)
+        if mark.kind == "turn-begin":
+            opened[key] = mark
+        elif mark.kind == "turn-end":
+            opened.pop(key, None)
+    return list(opened.values())

@@ -1,0 +1,1 @@
+"""Side-by-side measurements against git: `python -m tests.bench`."""

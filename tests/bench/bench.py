@@ -1,0 +1,99 @@
+"""What the rows share: sizes, the trees, and both contenders filled with a tree once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from itertools import count
+
+from .contenders import Git, Turnmark
+from .trees import Edits, build
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured: files per tree, snapshots kept, points listed, repetitions."""
+
+    small: int = 10_000
+    large: int = 100_000
+    kept: int = 2_000
+    hot: int = 400
+    points: int = 1_000
+    blobs: int = 1_000
+    firsts_small: int = 5
+    firsts_large: int = 3
+    changes: int = 9
+
+
+QUICK = Scale(
+    small=300,
+    large=1_500,
+    kept=60,
+    hot=40,
+    points=60,
+    blobs=100,
+    firsts_small=2,
+    firsts_large=2,
+    changes=3,
+)
+
+
+class Bench:
+    """Owns the scratch directory and what was built in it."""
+
+    def __init__(self, scratch: str, scale: Scale) -> None:
+        self.scratch = os.path.realpath(scratch)
+        self.scale = scale
+        self._edits: dict[int, Edits] = {}
+        self._pairs: dict[int, tuple[Turnmark, Git]] = {}
+        self._numbers = count()
+
+    def place(self, name: str) -> str:
+        """A path of its own for a store, or anything else that must be new."""
+        return f"{self.scratch}/{name}-{os.getpid()}-{next(self._numbers)}"
+
+    def tree(self, files: int) -> str:
+        """The tree of that size; one that an earlier run left is taken as it is."""
+        root = f"{self.scratch}/tree-{files}"
+        if not os.path.exists(root):
+            shutil.rmtree(root + ".part", ignore_errors=True)
+            build(root + ".part", files)
+            os.rename(root + ".part", root)
+        return root
+
+    def edits(self, files: int) -> Edits:
+        if files not in self._edits:
+            self._edits[files] = Edits(self.tree(files))
+        return self._edits[files]
+
+    def empty_pair(self, files: int) -> tuple[Turnmark, Git]:
+        """Both contenders with nothing in their stores yet."""
+        root = self.tree(files)
+        return Turnmark(self.place("store"), root), Git(self.place("git"), root)
+
+    def pair(self, files: int) -> tuple[Turnmark, Git]:
+        """Both contenders with the tree in their stores; shared by the rows that follow."""
+        if files not in self._pairs:
+            ours, git = self.empty_pair(files)
+            ours.take()
+            git.commit()
+            self._pairs[files] = ours, git
+        return self._pairs[files]
+
+    def keep_pair(self, files: int, pair: tuple[Turnmark, Git]) -> None:
+        """Spares the rows that follow from filling the stores once more."""
+        if files in self._pairs:
+            remove(pair)
+        else:
+            self._pairs[files] = pair
+
+    def close(self) -> None:
+        for pair in self._pairs.values():
+            remove(pair)
+        self._pairs.clear()
+
+
+def remove(pair: tuple[Turnmark, Git]) -> None:
+    pair[0].remove()
+    pair[1].remove()

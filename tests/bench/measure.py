@@ -1,0 +1,115 @@
+"""Two contenders timed in turns, and what is said of the result; pure but for the clock."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Literal
+
+Act = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the ratio must be; `>=` says how many times faster, `<=` how many times as much."""
+
+    sign: Literal[">=", "<="]
+    value: float
+    unit: str = "x"
+
+    def met(self, ratio: float) -> bool:
+        return ratio >= self.value if self.sign == ">=" else ratio <= self.value
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.value:g}{self.unit}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table; `unit` is that of ours and other."""
+
+    what: str
+    ours: float
+    other: float | None
+    against: str
+    ratio: float
+    low: float
+    high: float
+    target: Target | None
+    unit: Literal["s", "MB"] = "s"
+
+    @property
+    def verdict(self) -> str:
+        if self.target is None:
+            return "-"
+        return "met" if self.target.met(self.ratio) else "MISSED"
+
+    def to_json(self) -> dict[str, object]:
+        target = str(self.target) if self.target else None
+        return asdict(self) | {"target": target, "verdict": self.verdict}
+
+
+def seconds(act: Act) -> float:
+    gc.collect()
+    begun = time.perf_counter()
+    act()
+    return time.perf_counter() - begun
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of both, repetition by repetition."""
+
+    ours: list[float]
+    other: list[float]
+
+    def faster(self, what: str, least: float | None, against: str = "git") -> Result:
+        """How many times faster than the other."""
+        target = None if least is None else Target(">=", least)
+        return self._result(what, against, target, inverse=False)
+
+    def costs(self, what: str, most: float | None, against: str) -> Result:
+        """How many times what the other costs."""
+        target = None if most is None else Target("<=", most)
+        return self._result(what, against, target, inverse=True)
+
+    def _result(self, what: str, against: str, target: Target | None, inverse: bool) -> Result:
+        ours, other = median(self.ours), median(self.other)
+        pairs = list(zip(self.ours, self.other, strict=True))
+        ratios = [a / b if inverse else b / a for a, b in pairs]
+        ratio = ours / other if inverse else other / ours
+        return Result(what, ours, other, against, ratio, min(ratios), max(ratios), target)
+
+
+def in_turns(times: int, prepare: Act, ours: Act, other: Act) -> Times:
+    """Each repetition times both on the same state; who goes first alternates."""
+    found = Times([], [])
+    for number in range(times):
+        prepare()
+        for act, out in _order(number, (ours, found.ours), (other, found.other)):
+            out.append(seconds(act))
+    return found
+
+
+def _order(
+    number: int, one: tuple[Act, list[float]], two: tuple[Act, list[float]]
+) -> Iterator[tuple[Act, list[float]]]:
+    yield from (one, two) if number % 2 == 0 else (two, one)
+
+
+def within(what: str, values: list[float], most: float, against: str = "limit") -> Result:
+    """Seconds that must stay below a number of milliseconds."""
+    scaled = sorted(value * 1000 for value in values)
+    target = Target("<=", most, " ms")
+    return Result(
+        what, median(values), None, against, median(scaled), scaled[0], scaled[-1], target
+    )
+
+
+def bytes_ratio(what: str, ours: int, other: int, against: str, most: float | None) -> Result:
+    target = None if most is None else Target("<=", most)
+    ratio = ours / other
+    return Result(what, ours / 1e6, other / 1e6, against, ratio, ratio, ratio, target, unit="MB")
