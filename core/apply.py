@@ -122,14 +122,23 @@ class Staging:
         self.disk = beneath.disk
         self.beneath = beneath
         self.name = STAGING_PREFIX + tx.encode()
-        self.new = self.old = self.fd = -1
+        self.fd = -1
+        self._parts: dict[bytes, int] = {}
+
+    @property
+    def new(self) -> int:
+        return self._parts[NEW]
+
+    @property
+    def old(self) -> int:
+        return self._parts[OLD]
 
     def make(self) -> None:
         self.disk.mkdir(self.name, 0o700, self.beneath.fd)
-        self.open()
-        self.disk.mkdir(NEW, 0o700, self.fd)
-        self.disk.mkdir(OLD, 0o700, self.fd)
-        self._open_parts()
+        self.fd = self.disk.open(self.name, DIRECTORY, at=self.beneath.fd)
+        for part in (NEW, OLD):
+            self.disk.mkdir(part, 0o700, self.fd)
+            self._parts[part] = self.disk.open(part, DIRECTORY, at=self.fd)
 
     def open(self) -> bool:
         """Opens what an earlier process may have left; False if there is nothing."""
@@ -139,39 +148,34 @@ class Staging:
             if error.errno in GONE:
                 return False
             raise
-        return True
-
-    def _open_parts(self) -> None:
-        self.new = self.disk.open(NEW, DIRECTORY, at=self.fd)
-        self.old = self.disk.open(OLD, DIRECTORY, at=self.fd)
-
-    def parts(self) -> Iterator[tuple[int, bytes]]:
-        """Every name that is in staging, with the directory it is in."""
-        for part in (NEW, OLD):
-            try:
-                at = self.disk.open(part, DIRECTORY, at=self.fd)
-            except FileNotFoundError:
-                continue
-            try:
-                with self.disk.scandir(at) as found:
-                    names = [os.fsencode(entry.name) for entry in found]
-                for name in names:
-                    yield at, name
-            finally:
-                self.disk.close(at)
-
-    def remove(self) -> None:
-        """Plain rmdir: what is not empty stays, and the next command looks at it again."""
         for part in (NEW, OLD):
             if self.disk.exists(part, self.fd):
-                self.disk.rmdir(part, self.fd)
+                self._parts[part] = self.disk.open(part, DIRECTORY, at=self.fd)
+        return True
+
+    def names(self) -> list[tuple[int, bytes]]:
+        """Everything that is in staging: the directory it is in, and its name."""
+        out: list[tuple[int, bytes]] = []
+        for at in self._parts.values():
+            with self.disk.scandir(at) as found:
+                out += [(at, os.fsencode(entry.name)) for entry in found]
+        return out
+
+    def remove(self, names: Iterable[tuple[int, bytes]]) -> None:
+        """Unlinks the names, then plain rmdir: what is not empty stays for the next command."""
+        for at, name in names:
+            self.disk.unlink(name, at)
+        for part in self._parts:
+            self.disk.rmdir(part, self.fd)
         self.disk.rmdir(self.name, self.beneath.fd)
 
     def close(self) -> None:
-        for fd in (self.new, self.old, self.fd):
-            if fd >= 0:
-                self.disk.close(fd)
-        self.new = self.old = self.fd = -1
+        for fd in self._parts.values():
+            self.disk.close(fd)
+        self._parts = {}
+        if self.fd >= 0:
+            self.disk.close(self.fd)
+            self.fd = -1
 
 
 class Transaction:
@@ -382,36 +386,17 @@ class Transaction:
 # Emptying staging
 
 
-def drain(
-    staging: Staging, steps: Iterable[Step], holds: Callable[[Oid], bool]
-) -> tuple[Displaced, Callable[[], None]]:
-    """What lies in staging that the store does not hold, and the way to remove it all.
-
-    Nothing is removed before the caller has stored what is returned.
-    """
+def unknown_in(staging: Staging, steps: tuple[Step, ...]) -> Displaced:
+    """What lies in staging that neither snapshot of the rollback holds, by where it came from."""
     paths = {_name(number): step.path for number, step in enumerate(steps)}
+    known = {node.oid for step in steps for node in (step.old, step.new) if node is not None}
     unknown: Displaced = {}
-    names: list[tuple[bytes, bytes]] = []
-    for at, name in staging.parts():
+    for at, name in staging.names():
         content = _content(staging.disk, at, name)
-        if content is not None and not holds(hash_object("blob", content[1])):
+        if content is not None and hash_object("blob", content[1]) not in known:
             path = paths.get(name, join(RelPath(b"displaced"), name))
             unknown[path if path not in unknown else join(path, name)] = content
-        names.append((_part(staging, at), name))
-
-    def remove() -> None:
-        for part, name in names:
-            with staging.disk.opened(part, DIRECTORY, at=staging.fd) as at:
-                staging.disk.unlink(name, at)
-        staging.remove()
-
-    return unknown, remove
-
-
-def _part(staging: Staging, at: int) -> bytes:
-    here = staging.disk.fstat(at)
-    new = staging.disk.lstat(NEW, staging.fd)
-    return NEW if (new.st_dev, new.st_ino) == (here.st_dev, here.st_ino) else OLD
+    return unknown
 
 
 def _content(disk: Disk, at: int, name: bytes) -> tuple[int, bytes] | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .about import decode_about
-from .apply import Journal, JournalFile, Staging, Transaction, drain
+from .apply import Journal, JournalFile, Staging, Transaction, unknown_in
 from .beneath import Beneath
 from .diff import entry_at
 from .errors import BadInput, Damaged, TurnmarkError
@@ -246,9 +246,7 @@ def _stage(recorder: Recorder, work: Transaction, then: State, journal: JournalF
 def _discard(staging: Staging, journal: JournalFile) -> None:
     """Takes back a transaction that has not begun to change the tree."""
     if staging.fd >= 0 or staging.open():
-        for at, name in list(staging.parts()):
-            staging.disk.unlink(name, at)
-        staging.remove()
+        staging.remove(staging.names())
     journal.finish()
 
 
@@ -281,7 +279,8 @@ def _clear_staging(
     recorder: Recorder, staging: Staging, steps: tuple[Step, ...]
 ) -> list[Left]:
     """Empties staging; bytes that the store does not hold are stored first, and named."""
-    unknown, remove = drain(staging, steps, recorder.store.has)
+    names = staging.names()
+    unknown = unknown_in(staging, steps)
     saved: list[Left] = []
     if unknown:
         kept = recorder.keep_displaced(unknown, "written while a rollback was under way")
@@ -290,7 +289,7 @@ def _clear_staging(
             Left(path, f"written while rolling back; saved: turnmark cat {shown} {show_path(path)}")
             for path in unknown
         ]
-    remove()
+    staging.remove(names)
     return saved
 
 

@@ -65,6 +65,7 @@ class Store:
         self.readable_only = ""
         self.broken: dict[str, str] = {}
         self._packs: dict[str, Pack] = {}
+        self._cruft: set[str] = set()
         self._packs_stamp: tuple[int, int] = (0, 0)
 
     # Opening
@@ -197,6 +198,14 @@ class Store:
             yield
 
     @contextmanager
+    def maintaining(self, wait: float = WAIT) -> Iterator[None]:
+        """One at a time consolidates, sweeps, repairs or backs up; writers do not wait for it."""
+        self._refuse_readable_only()
+        what = "The upkeep of the store"
+        with self._lock("maintenance", exclusive=True, wait=wait, what=what):
+            yield
+
+    @contextmanager
     def _lock(self, name: str, *, exclusive: bool, wait: float, what: str) -> Iterator[list[int]]:
         """Yields the descriptor in a list, from which the holder may take it to close it early."""
         path = f"{self.base}/turnmark/locks/{name}"
@@ -246,6 +255,7 @@ class Store:
         whole = {n[:-4] for n in names if n.endswith(".idx") and n[:-4] + ".pack" in names}
         for name in self._packs.keys() - whole:
             self._packs.pop(name).close()
+        self._cruft = {n[:-7] for n in names if n.endswith(".mtimes")}
         self.broken = {}
         for name in whole - self._packs.keys():
             self._open_pack(name, f"{path}/{name}")
@@ -258,8 +268,14 @@ class Store:
         except (Damaged, OSError, ValueError) as error:
             self.broken[name] = str(error)
 
+    def lasting_packs(self) -> list[Pack]:
+        """Those whose objects a writer may count on; git's cruft packs are about to expire."""
+        self.packs()
+        return [pack for name, pack in self._packs.items() if name not in self._cruft]
+
     def has(self, oid: Oid) -> bool:
-        return any(pack.place(oid) is not None for pack in self.packs()) or self._has_loose(oid)
+        packs = self.lasting_packs()
+        return any(pack.place(oid) is not None for pack in packs) or self._has_loose(oid)
 
     def read(self, oid: Oid) -> tuple[Kind, bytes]:
         """An object, its hash verified; another copy is tried where one is damaged."""
@@ -386,9 +402,10 @@ class Writer:
         if self._asked < ASK_EACH_BELOW:
             return self.store.has(oid)
         if self._small is None:
-            packs = [pack for pack in self.store.packs() if pack.count <= SMALL_PACK]
-            self._small = {known for pack in packs for known in pack.oids()}
-            self._large = [pack for pack in self.store.packs() if pack.count > SMALL_PACK]
+            packs = self.store.lasting_packs()
+            small = [pack for pack in packs if pack.count <= SMALL_PACK]
+            self._small = {known for pack in small for known in pack.oids()}
+            self._large = [pack for pack in packs if pack.count > SMALL_PACK]
         return oid in self._small or any(pack.place(oid) is not None for pack in self._large)
 
     def _open_pack(self) -> PackWriter:

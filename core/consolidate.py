@@ -1,0 +1,331 @@
+"""Makes few packs of many by copying their entries as they are, and keeps what goes with that tidy.
+
+Knows packs, references and the linear views; not which objects deserve to live (`sweep`).
+
+Order of a consolidation, and what is true if the process dies after each step:
+1. views rebuilt: new commits in a small pack of their own, then each view moved in one step;
+2. entries copied to a file that nobody sees: a left-over, removed by the next consolidation;
+3. pack, then index renamed, directory synced, everything read back: each object is there twice;
+4. exclusive lock: loose references folded into packed-refs (both say the same), left-overs removed;
+5. of each old pack first the index goes: from then on nobody, git included, finds the pack. A
+   pack without an index is a left-over for the next sweep, all of its objects lie in the new pack.
+Readers that hold an old pack open read on; others miss it, list the packs again and find the new.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .disk import Disk
+from .errors import Damaged
+from .history import History, workspaces
+from .model import Mark, Oid, Snapshot, rfc3339
+from .objects import encode_commit
+from .packs import (
+    HINT,
+    KINDS,
+    OFS_DELTA,
+    REF_DELTA,
+    Pack,
+    PackWriter,
+    encode_distance,
+    parse_distance,
+    parse_entry_header,
+)
+from .refs import TOP
+from .store import PACK_OBJECTS, Store, Writer
+
+MANY_PACKS = 64
+SMALL_BYTES = 50 * 1000 * 1000
+"""A pack below this (and of no more than PACK_OBJECTS) is small; so much in small packs is much."""
+PATIENCE = 30.0
+"""How long the exclusive lock is waited for: longer than any writer holds the store."""
+LONGEST_HEADER = 32
+SIDE_FILES = (".rev", ".bitmap", ".mtimes", ".promisor")
+"""What git may have put beside a pack."""
+SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidated:
+    packs_before: int
+    packs_after: int
+    bytes_freed: int
+
+
+def needed(store: Store) -> bool:
+    """Whether there are too many packs, or too much in small ones, to leave them as they are."""
+    small = small_packs(store)
+    much = len(store.packs()) > MANY_PACKS or sum(pack.size() for pack in small) > SMALL_BYTES
+    return len(small) > 1 and much
+
+
+def consolidate(store: Store) -> Consolidated:
+    """Folds small packs into one and loose references into packed-refs; drops no object."""
+    with store.maintaining():
+        rebuild_views(store)
+        before = pack_names(store)
+        used = bytes_used(store.disk, before.values())
+        old = [pack for pack in small_packs(store) if is_whole(pack)]
+        fresh = merge(store, old) if len(old) > 1 else None
+        with store.exclusive(PATIENCE):
+            store.sweep_leftovers()
+            store.refs.fold()
+            if fresh is not None:
+                unlink_packs(store, [pack.path for pack in old if pack.path != fresh])
+        store.reload()
+        after = pack_names(store)
+        return Consolidated(
+            len(before), len(after), max(0, used - bytes_used(store.disk, after.values()))
+        )
+
+
+def small_packs(store: Store) -> list[Pack]:
+    """The packs that are worth copying; one that somebody keeps on purpose is left alone."""
+    return [
+        pack
+        for pack in store.lasting_packs()
+        if pack.count <= PACK_OBJECTS and pack.size() < SMALL_BYTES and not is_kept(pack)
+    ]
+
+
+def is_kept(pack: Pack) -> bool:
+    return pack.disk.exists(pack.path + ".keep")
+
+
+def is_whole(pack: Pack) -> bool:
+    """Whether the pack reads back as it was written; else it is never removed."""
+    try:
+        pack.check()
+    except (Damaged, OSError):
+        return False
+    return True
+
+
+def pack_names(store: Store) -> dict[str, str]:
+    """The paths, without ending, of everything that looks like a pack, readable or not."""
+    directory = f"{store.base}/objects/pack"
+    with store.disk.scandir(directory) as found:
+        names = [entry.name[:-5] for entry in found if entry.name.endswith(".pack")]
+    return {name: f"{directory}/{name}" for name in names}
+
+
+def bytes_used(disk: Disk, paths: Iterable[str]) -> int:
+    return sum(
+        disk.lstat(path + end).st_size
+        for path in paths
+        for end in (".pack", ".idx")
+        if disk.exists(path + end)
+    )
+
+
+# Copying
+
+
+def merge(store: Store, packs: Iterable[Pack], wanted: Container[Oid] | None = None) -> str:
+    """A new pack, durable and read back, of the wanted objects of others: each of them once."""
+    out = PackWriter(store.disk, f"{store.base}/objects/pack")
+    try:
+        for pack in packs:
+            copy_entries(out, pack, wanted)
+        path = out.finish(sync=True)
+    finally:
+        out.drop()
+    store.disk.sync_dir(f"{store.base}/objects/pack")
+    check_pack(store.disk, path)
+    return path
+
+
+def check_pack(disk: Disk, path: str) -> None:
+    pack = Pack(disk, path)
+    try:
+        pack.check()
+    finally:
+        pack.close()
+
+
+def copy_entries(out: PackWriter, pack: Pack, wanted: Container[Oid] | None = None) -> None:
+    """Appends a pack's entries without inflating them; the base of a delta comes with it."""
+    source = Source(pack)
+    for oid in source.spans:
+        if oid not in out and (wanted is None or oid in wanted):
+            _copy_with_base(out, source, oid)
+
+
+class RawEntry(NamedTuple):
+    """An entry as it lies in its pack; of a delta also its base and where the base's name ends."""
+
+    data: bytes
+    number: int
+    header: int
+    base: Oid | None
+    body: int
+
+
+class Source:
+    """Owns nothing; the entries of one pack by their ids, in the order of the file."""
+
+    def __init__(self, pack: Pack) -> None:
+        self.pack = pack
+        self.spans = {oid: (start, end) for oid, start, end in pack.spans()}
+        self._starts: dict[int, Oid] | None = None
+
+    def size(self, oid: Oid) -> int:
+        start, end = self.spans[oid]
+        return end - start
+
+    def raw(self, oid: Oid) -> RawEntry:
+        """The whole entry, its check sum compared with the index."""
+        start, end = self.spans[oid]
+        data = _read_range(self.pack, start, end)
+        place = self.pack.place(oid)
+        if place is None or zlib.crc32(data) != self.pack.crc(place):
+            raise Damaged(f"{self.pack.path}.pack holds damaged bytes for {oid.hex()}.", HINT)
+        return self._parse(data, start)
+
+    def base(self, oid: Oid) -> Oid | None:
+        """What the entry is a delta to, from a look at its first bytes."""
+        start, end = self.spans[oid]
+        head = _read_range(self.pack, start, min(end, start + LONGEST_HEADER))
+        return self._parse(head, start).base
+
+    def _parse(self, data: bytes, start: int) -> RawEntry:
+        number, _, at = parse_entry_header(data)
+        if number in KINDS:
+            return RawEntry(data, number, at, None, at)
+        if number == REF_DELTA:
+            return RawEntry(data, number, at, Oid(data[at : at + 20]), at + 20)
+        if number != OFS_DELTA:
+            raise Damaged(f"{self.pack.path}.pack holds an entry of type {number}.", HINT)
+        distance, body = parse_distance(data, at)
+        return RawEntry(data, number, at, self._at(start - distance), body)
+
+    def _at(self, offset: int) -> Oid:
+        if self._starts is None:
+            self._starts = {start: oid for oid, (start, _) in self.spans.items()}
+        if offset not in self._starts:
+            raise Damaged(f"{self.pack.path}.pack lacks the base of a delta.", HINT)
+        return self._starts[offset]
+
+
+def _read_range(pack: Pack, start: int, end: int) -> bytes:
+    parts: list[bytes] = []
+    while start < end:
+        part = pack.disk.pread(pack.fd, end - start, start)
+        if not part:
+            raise Damaged(f"{pack.path}.pack is cut short.", HINT)
+        parts.append(part)
+        start += len(part)
+    return b"".join(parts)
+
+
+def _copy_with_base(out: PackWriter, source: Source, oid: Oid) -> None:
+    """A base is written before its deltas, so that no circle of deltas can come about."""
+    waiting = [oid]
+    while waiting:
+        oid = waiting[-1]
+        entry = source.raw(oid)
+        if entry.base is not None and entry.base not in out:
+            if entry.base not in source.spans or entry.base in waiting:
+                raise Damaged(f"{source.pack.path}.pack lacks the base of a delta.", HINT)
+            waiting.append(entry.base)
+            continue
+        if oid not in out:
+            out.copy(oid, _rebased(out, entry))
+        waiting.pop()
+
+
+def _rebased(out: PackWriter, entry: RawEntry) -> tuple[bytes, ...]:
+    """The entry's bytes; the distance to its base is another one in the new pack."""
+    if entry.number != OFS_DELTA or entry.base is None:
+        return (entry.data,)
+    distance = encode_distance(out.size - out.entries[entry.base].offset)
+    return entry.data[: entry.header], distance, entry.data[entry.body :]
+
+
+# Removing
+
+
+def unlink_packs(store: Store, paths: Iterable[str]) -> None:
+    """Only under the exclusive lock. The index first: without it nobody looks for the pack."""
+    paths = list(paths)
+    directory = f"{store.base}/objects/pack"
+    if not paths:
+        return
+    store.disk.discard(f"{directory}/multi-pack-index")  # a user's git may have made one
+    for end in (".idx", ".pack", *SIDE_FILES):
+        for path in paths:
+            if store.disk.exists(path + end):
+                store.disk.unlink(path + end)
+        if end == ".idx":
+            store.disk.sync_dir(directory)
+    store.disk.sync_dir(directory)
+
+
+# Views: one linear chain per workspace, for `git log`
+
+
+def rebuild_views(store: Store) -> None:
+    """Lets each view tell the retained snapshots of its workspace; what is unchanged stays."""
+    for workspace in workspaces(store):
+        with store.writing(PATIENCE) as writer:
+            tip = _chain(writer, History(store, workspace))
+            if tip is not None and tip != _view(store, workspace):
+                writer.settle(sync=True)
+                _move_view(store, workspace, tip)
+
+
+def view_ref(workspace: str) -> str:
+    return f"{TOP}/{workspace}/view"
+
+
+def _view(store: Store, workspace: str) -> Oid | None:
+    try:
+        return store.refs.read(view_ref(workspace))
+    except Damaged:
+        return None
+
+
+def _chain(writer: Writer, history: History) -> Oid | None:
+    """Adds one commit per complete snapshot, each the child of the one before."""
+    titles: dict[Oid, list[str]] = {}
+    for mark in history.marks():
+        titles.setdefault(mark.snapshot, []).append(_title(mark))
+    tip: Oid | None = None
+    for snapshot in history.snapshots():
+        if snapshot.partial or not writer.store.has(snapshot.files):
+            continue
+        message = _message(snapshot, titles.get(snapshot.id, []))
+        tip = writer.add("commit", encode_commit(snapshot.files, snapshot.time_ns, message, tip))
+    return tip
+
+
+def _title(mark: Mark) -> str:
+    turn = f" {mark.turn}" if mark.turn is not None else ""
+    label = "".join(c if c.isprintable() else " " for c in mark.label[:SHOWN])
+    return f"{mark.kind}{turn}: {label}" if label else f"{mark.kind}{turn}"
+
+
+def _message(snapshot: Snapshot, titles: list[str]) -> bytes:
+    first, *others = titles or [f"{snapshot.changed} changed"]
+    body = "".join(f"{title}\n" for title in others)
+    text = f"{rfc3339(snapshot.time_ns)} {first}\n\n{body}Snapshot: {snapshot.id.hex()}\n"
+    return text.encode("utf-8", "replace")
+
+
+def _move_view(store: Store, workspace: str, tip: Oid) -> None:
+    """Replaced in one step, and never made beside its name: every file there is a reference."""
+    path = f"{store.base}/{view_ref(workspace)}"
+    part = f"{store.base}/turnmark/tmp/view-{os.getpid()}-{time.monotonic_ns()}"
+    try:
+        store.disk.make_dirs(os.path.dirname(path))
+        store.disk.create(part, tip.hex().encode() + b"\n", sync=True)
+        store.disk.rename(part, path)
+    finally:
+        store.disk.discard(part)
+    store.disk.sync_dir(os.path.dirname(path))

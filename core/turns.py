@@ -1,0 +1,115 @@
+"""An agent's turns as marks: where one begins, where it ends, and which one is still open.
+
+Knows the history of one workspace; not who says that a turn began, nor what a user sees of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .errors import TurnmarkError
+from .history import History, MarkSpec, read_snapshot
+from .model import Mark, Status
+from .recorder import Recorder, Taken
+from .undo import open_turns
+
+LABEL_CHARS = 200
+
+
+def begin(
+    recorder: Recorder,
+    session: str,
+    *,
+    turn_id: str | None = None,
+    prompt: str = "",
+    agent: str | None = None,
+    messages: int | None = None,
+    pid: int | None = None,
+    labels: bool = True,
+    sync: bool = True,
+) -> Taken:
+    """The state before a turn. What was open in the session is over; the same turn is told again."""
+    marks = _marks(recorder)
+    running = _running(marks, session)
+    if running is not None and turn_id is not None and running.turn_id == turn_id:
+        return _again(recorder, running, sync)
+    spec = MarkSpec(
+        kind="turn-begin",
+        label=label_of(prompt) if labels else "",
+        session=session,
+        turn=next_turn(marks, session),
+        turn_id=turn_id,
+        agent=agent,
+        extra=_extra(messages=messages, pid=pid),
+    )
+    if running is None:
+        return recorder.take(mark=spec, sync=sync)
+    closed = recorder.take(mark=_end_of(running, "interrupted", {}), sync=sync)
+    return replace(closed, mark=recorder.record(spec, closed.snapshot, sync=sync))
+
+
+def end(
+    recorder: Recorder,
+    session: str,
+    *,
+    turn_id: str | None = None,
+    status: Status = "ok",
+    messages: int | None = None,
+    sync: bool = True,
+) -> Taken:
+    """The state after the session's open turn; without one no mark is made."""
+    running = _running(_marks(recorder), session)
+    if running is None:
+        raise TurnmarkError(
+            f"Session {session} has no open turn in {recorder.root.shown}.",
+            "`turnmark turn begin` opens one; no mark was made.",
+        )
+    if turn_id is not None and running.turn_id not in (None, turn_id):
+        raise TurnmarkError(
+            f"The open turn of session {session} is {running.turn_id}, not {turn_id}.",
+            "A later turn has begun since; no mark was made.",
+        )
+    spec = _end_of(running, status, _extra(messages=messages))
+    return recorder.take(mark=replace(spec, turn_id=running.turn_id or turn_id), sync=sync)
+
+
+def next_turn(marks: list[Mark], session: str) -> int:
+    """Counts on from the highest, so that no number comes twice when old marks were pruned."""
+    begun = (m.turn or 0 for m in marks if m.kind == "turn-begin" and m.session == session)
+    return max(begun, default=0) + 1
+
+
+def label_of(prompt: str) -> str:
+    """A prompt on one line, cut."""
+    line = " ".join(prompt.split())
+    return line if len(line) <= LABEL_CHARS else line[: LABEL_CHARS - 1] + "…"
+
+
+def _marks(recorder: Recorder) -> list[Mark]:
+    return list(History(recorder.store, recorder.root.id).marks())
+
+
+def _running(marks: list[Mark], session: str) -> Mark | None:
+    mine = (mark for mark in marks if mark.session == session)
+    return next(reversed(open_turns(mine)), None)
+
+
+def _end_of(begun: Mark, status: Status, extra: dict[str, object]) -> MarkSpec:
+    return MarkSpec(
+        kind="turn-end",
+        session=begun.session,
+        turn=begun.turn,
+        turn_id=begun.turn_id,
+        agent=begun.agent,
+        status=status,
+        extra=extra,
+    )
+
+
+def _extra(**numbers: int | None) -> dict[str, object]:
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _again(recorder: Recorder, mark: Mark, sync: bool) -> Taken:
+    snapshot = read_snapshot(recorder.store, mark.snapshot)
+    return Taken(snapshot, mark, changed=0, fresh=False, durable=sync)

@@ -1,0 +1,105 @@
+"""Disks that fail, or kill their process, at the nth verb that changes something."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from core.disk import Disk
+
+MUTATING = (
+    *("write_some", "fsync", "sync_fs", "truncate", "mkdir", "rmdir", "unlink", "symlink"),
+    *("link", "rename", "rename_new", "exchange", "chmod", "chown"),
+)
+"""And `open` where it creates."""
+
+
+class FaultyDisk(Disk):
+    """Owns a count of the changing verbs, and does what it is told at one of them."""
+
+    def __init__(self, at: int, strike: Callable[[str], None], *, lasting: bool = False) -> None:
+        self.at = at
+        self.strike = strike
+        self.lasting = lasting
+        self.count = 0
+        self.struck = False
+
+    def step(self, verb: str) -> None:
+        self.count += 1
+        if self.count == self.at or (self.lasting and self.count > self.at):
+            self.struck = True
+            self.strike(verb)
+
+    def open(self, name: Any, flags: int, mode: int = 0o600, at: int | None = None) -> int:
+        if flags & os.O_CREAT:
+            self.step("open")
+        return super().open(name, flags, mode, at)
+
+
+def _counted(verb: str) -> Callable[..., Any]:
+    real = getattr(Disk, verb)
+
+    def method(self: FaultyDisk, *arguments: Any) -> Any:
+        self.step(verb)
+        return real(self, *arguments)
+
+    return method
+
+
+for _verb in MUTATING:
+    setattr(FaultyDisk, _verb, _counted(_verb))
+
+
+class ShortDisk(Disk):
+    """Writes a few bytes at a time and reads fewer than asked for."""
+
+    def write_some(self, fd: int, data: bytes | memoryview) -> int:
+        return super().write_some(fd, bytes(data[:7]))
+
+    def read(self, fd: int, size: int) -> bytes:
+        return super().read(fd, min(size, 11))
+
+
+def failing(number: int) -> Callable[[str], None]:
+    """A strike that raises the system error of that number."""
+
+    def strike(verb: str) -> None:
+        raise OSError(number, os.strerror(number), verb)
+
+    return strike
+
+
+def killing(verb: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies(run: Callable[[Disk], object], at: int) -> bool:
+    """Runs in a child that dies at its nth changing verb; False if it came to its end before."""
+    pid = os.fork()
+    if pid == 0:
+        _child(run, FaultyDisk(at, killing))
+    _, status = os.waitpid(pid, 0)
+    if os.WIFEXITED(status):
+        assert os.WEXITSTATUS(status) == 0, "the child failed before it was killed"
+        return False
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    return True
+
+
+def die_at_each(run: Callable[[Disk], object]) -> Iterator[int]:
+    """Dies at the 1st, 2nd, ... changing verb; yields after each death, until a run survives."""
+    return itertools.takewhile(lambda at: dies(run, at), itertools.count(1))
+
+
+def _child(run: Callable[[Disk], object], disk: Disk) -> None:
+    """Never returns: what pytest would do at exit is not this child's business."""
+    try:
+        run(disk)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)

@@ -1,0 +1,125 @@
+"""A rollback that dies, or meets a broken disk, at any of its steps loses nothing and is finished."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from core.disk import REAL, Disk
+from core.errors import TurnmarkError
+from core.recorder import Recorder
+from core.rollback import Request, finish_interrupted, rollback
+from core.store import Store
+from tests.faults import FaultyDisk, dies, failing
+from tests.stores import ALL, Bench, fsck
+from tests.trees import Dir, File, Image, Leaf, Link, build, image
+
+OLD: dict[str | bytes, Leaf] = {
+    "same": "unchanged",
+    "edited": File("before", 0o600),
+    "tool": File("#!/bin/sh", 0o755),
+    "gone/deep/f": "deleted by the agent",
+    "gone/link": Link("nowhere"),
+    "empty/": Dir(0o750),
+    "kind": "was a file",
+    "swap/inner": "was a directory",
+}
+NEW: dict[str | bytes, Leaf] = {
+    "same": "unchanged",
+    "edited": File("after", 0o644),
+    "tool": File("#!/bin/sh", 0o644),
+    "made/by/agent": "new",
+    "made/link": Link("same"),
+    "kind/": Dir(),
+    "kind/inner": "is a directory",
+    "swap": "is a file",
+}
+
+
+def two_states(base: Path) -> tuple[Bench, Request, Image, Image]:
+    bench = Bench(base)
+    build(bench.path, OLD)
+    before = image(bench.path)
+    point = bench.point("the old state")
+    assert point.mark is not None
+    replace_tree(bench.path, NEW)
+    now = image(bench.path)
+    request = Request(point.snapshot.id, point.mark.seq, "the old state")
+    plan = bench.go_plan(request)
+    return bench, Request(request.target, request.seq, request.label, plan=plan), before, now
+
+
+def replace_tree(path: Path, tree: dict[str | bytes, Leaf]) -> None:
+    for name in os.listdir(path):
+        inner = path / name
+        if inner.is_dir() and not inner.is_symlink():
+            shutil.rmtree(inner)
+        else:
+            inner.unlink()
+    build(path, tree)
+
+
+def contents(found: Image) -> set[object]:
+    return {leaf[-1] for leaf in found.values() if leaf[0] in ("file", "link")}
+
+
+def run_rollback(bench: Bench, request: Request, disk: Disk) -> None:
+    recorder = Recorder(Store.open(bench.store.base, disk), bench.root, ALL)
+    with recorder.store.workspace_lock(bench.root.id):
+        finish_interrupted(recorder)
+        rollback(recorder, request)
+    recorder.close()
+
+
+def test_killed_at_every_step_nothing_is_lost_and_the_next_command_finishes(
+    tmp_path: Path,
+) -> None:
+    for number in range(1, 1000):
+        bench, request, before, now = two_states(tmp_path / str(number))
+        if not dies(partial(run_rollback, bench, request), number):
+            assert number > 60
+            return
+        check_nothing_lost(bench, now)
+        bench.reopen()
+        bench.finish()
+        after = image(bench.path)
+        assert after in (before, now), f"neither state after death {number}"
+        assert not bench.finish()
+        assert bench.recorder.take() is not None
+        bench.close()
+        fsck(bench.store.base)
+
+
+def check_nothing_lost(bench: Bench, now: Image) -> None:
+    kept = contents(image(bench.path)) | set(Bench(bench.base).every_blob())
+    missing = contents(now) - kept
+    assert not missing
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("lasting", [False, True])
+def test_an_error_at_any_step_is_told_and_loses_nothing(
+    tmp_path: Path, number: int, lasting: bool
+) -> None:
+    for at in range(1, 1000):
+        bench, request, before, now = two_states(tmp_path / str(at))
+        disk = FaultyDisk(at, failing(number), lasting=lasting)
+        try:
+            run_rollback(bench, request, disk)
+        except TurnmarkError as error:
+            assert error.hint
+        check_nothing_lost(bench, now)
+        bench.reopen(REAL)
+        bench.finish()
+        bench.recorder.take()
+        assert not [n for n in os.listdir(bench.path) if n.startswith(".turnmark")]
+        fsck(bench.store.base)
+        bench.close()
+        if not disk.struck:
+            assert image(bench.path) == before
+            return

@@ -1,0 +1,229 @@
+"""How commands reach a workspace: which one is meant, who may write, what is tidied afterwards.
+
+Knows core and the configuration; not what any command does with them, nor how it answers.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from core.disk import REAL
+from core.errors import BadInput, Busy, NoStore, TurnmarkError
+from core.model import ROOT, Point, RelPath, rfc3339
+from core.recorder import Recorder, registry_path
+from core.refs import TOP
+from core.rollback import finish_interrupted
+from core.roots import Root, check_root, root_of
+from core.store import Store
+from core.timeline import Timeline
+
+from .context import Context
+from .output import note
+
+COUNTING_SECONDS = 2.0
+
+
+# Reading
+
+
+def open_store(context: Context) -> Store:
+    return Store.open(str(context.store_path))
+
+
+def find_root(context: Context, store: Store, directory: str | None) -> Root:
+    """The known workspace that is, or holds, a directory; it need not exist any more."""
+    path = _resolved(context, directory)
+    root = _holding(store, path)
+    if root is None:
+        raise BadInput(
+            f"{os.fsdecode(path)} lies in no workspace.",
+            "`turnmark list --everywhere` shows the known ones; `turnmark snapshot` makes one.",
+        )
+    return root
+
+
+def is_known(store: Store, root: Root) -> bool:
+    """Whether a workspace is registered; or has a history, should its register be lost."""
+    registered = store.disk.exists(registry_path(store, root.id))
+    return registered or bool(store.refs.names(f"{TOP}/{root.id}"))
+
+
+def _holding(store: Store, path: bytes, also: Iterable[bytes] = ()) -> Root | None:
+    """The nearest directory, from path upwards, that is a workspace or one of the others given."""
+    others = set(also)
+    while True:
+        root = root_of(path)
+        if path in others or is_known(store, root):
+            return root
+        above = os.path.dirname(path)
+        if above == path:
+            return None
+        path = above
+
+
+def _resolved(context: Context, directory: str | None) -> bytes:
+    if directory is None:
+        return os.fsencode(context.cwd)
+    _check_text(directory)
+    return os.path.realpath(os.fsencode(context.cwd / directory))
+
+
+def _check_text(path: str) -> None:
+    if not path or "\0" in path:
+        raise BadInput("A path is empty or holds a NUL.", "Name a file or a directory.")
+
+
+# Writing
+
+
+@contextmanager
+def recording(context: Context, directory: str | None, *, create: bool) -> Iterator[Recorder]:
+    """The recorder of one workspace, locked; when the caller has answered, what may wait is done."""
+    with locked(context, directory, create=create) as recorder:
+        yield recorder
+    maintain(context, recorder.store, [recorder.root])
+
+
+@contextmanager
+def locked(context: Context, directory: str | None, *, create: bool) -> Iterator[Recorder]:
+    """The same, and nothing is done afterwards."""
+    _check_enabled(context)
+    store, root = _opened(context, directory, create)
+    with store.workspace_lock(root.id):
+        recorder = Recorder(store, root, context.config.rules_for(root.path))
+        try:
+            if finish_interrupted(recorder) is not None:
+                note(context, "finished a rollback that was interrupted")
+            yield recorder
+        finally:
+            recorder.close()
+
+
+def _check_enabled(context: Context) -> None:
+    if not context.config.enabled:
+        raise TurnmarkError(
+            "turnmark is switched off: the configuration says `enabled: false`.",
+            f"Change it in {context.config_path}; reading commands work all the same.",
+        )
+
+
+def _opened(context: Context, directory: str | None, create: bool) -> tuple[Store, Root]:
+    """A store is made only for a root that may be one."""
+    base = str(context.store_path)
+    try:
+        store = Store.open(base)
+    except NoStore:
+        if not create:
+            raise
+        root = _checked(context, directory or os.fsdecode(_new_root(context, None)))
+        return Store.create(base), root
+    if directory is None:
+        path = _new_root(context, store) if create else find_root(context, store, None).path
+        return store, _checked(context, os.fsdecode(path))
+    root = _checked(context, directory)
+    if not create and not is_known(store, root):
+        raise BadInput(
+            f"{directory} is not a workspace.", "`turnmark list --everywhere` shows the known ones."
+        )
+    return store, root
+
+
+def _new_root(context: Context, store: Store | None) -> bytes:
+    """What holds the current directory, known or on the watch list; else the directory itself."""
+    here, listed = os.fsencode(context.cwd), context.config.roots()
+    if store is None:
+        above = (top for top in listed if here == top or here.startswith(top.rstrip(b"/") + b"/"))
+        return max(above, key=len, default=here)
+    found = _holding(store, here, listed)
+    return found.path if found else here
+
+
+def _checked(context: Context, directory: str) -> Root:
+    _check_text(directory)
+    path = os.path.join(context.cwd, directory)
+    home, store = str(context.user_home), str(context.store_path)
+    return check_root(REAL, path, home=home, store=store)
+
+
+def synced(context: Context) -> bool:
+    """Whether what a person or an agent asks for is to be durable before it is answered."""
+    return context.config.durability != "none"
+
+
+def maintain(context: Context, store: Store, roots: Iterable[Root]) -> None:
+    """Best effort, after the answer: what listings show, fewer packs, an old history's end."""
+    try:
+        for root in roots:
+            _count_lines(store, root)
+        _consolidate(store)
+        _prune(context, store)
+    except Busy:
+        return  # somebody is writing; whoever comes next does it
+    except (TurnmarkError, OSError) as error:
+        note(context, f"warning: tidying up the store failed: {error}")
+
+
+def _count_lines(store: Store, root: Root) -> None:
+    from core.counts import CountBook
+
+    CountBook(store).fill(Timeline(store, root.id).pairs(), COUNTING_SECONDS)
+
+
+def _consolidate(store: Store) -> None:
+    from core.consolidate import consolidate, needed
+
+    if needed(store):
+        consolidate(store)
+
+
+def _prune(context: Context, store: Store) -> None:
+    if context.config.store.auto_prune and importlib.util.find_spec("core.retention"):
+        raise NotImplementedError
+
+
+# Words of the answers
+
+
+def point_json(point: Point) -> dict[str, object]:
+    """A point as `list` tells it to programs."""
+    counts = point.counts
+    return {
+        "n": point.n,
+        "id": point.id.hex(),
+        "seq": point.seq,
+        "time": rfc3339(point.time_ns),
+        "kind": point.kind,
+        "session": point.session,
+        "turn": point.turn,
+        "turn_id": point.turn_id,
+        "agent": point.agent,
+        "label": point.label,
+        "status": point.status,
+        "files": counts.files if counts else None,
+        "insertions": counts.insertions if counts else None,
+        "deletions": counts.deletions if counts else None,
+        "gaps": point.gaps,
+        "pinned": point.pinned,
+    }
+
+
+def rel_path(context: Context, root: Root, text: str) -> RelPath:
+    """The path below the root that a user means, literally: nothing below the root is resolved.
+
+    Links above the root are, since a user may have come by another name of the same directory.
+    """
+    _check_text(text)
+    named = os.path.normpath(os.fsencode(context.cwd / text))
+    above, name = os.path.split(named)
+    ways = (named, os.path.join(os.path.realpath(above), name), os.path.realpath(named))
+    for way in ways[:2]:
+        if way.startswith(root.path + b"/"):
+            return RelPath(way[len(root.path) + 1 :])
+    if root.path in ways:
+        return ROOT
+    raise BadInput(
+        f"{text} lies outside the workspace {root.shown}.", "Paths start at the current directory."
+    )

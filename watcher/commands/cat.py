@@ -1,0 +1,109 @@
+"""`turnmark cat`: a file's bytes as they were at a point."""
+
+from __future__ import annotations
+
+import base64
+import sys
+
+import click
+
+from core.diff import entry_at
+from core.errors import BadInput
+from core.lines import is_binary
+from core.model import LINK, TREE, Entry, RelPath, is_within, show_path
+from core.objects import parse_tree
+from core.plan import State
+from core.timeline import Target
+from core.versions import gap_at
+
+from ..access import rel_path
+from ..context import Context, pass_context
+from ..output import answer, clean_text, is_terminal, note, put, size
+from ..views import dir_option, open_view
+from ..words import named, octal
+from .show import MEANING
+
+
+@click.command(epilog="A directory lists its names; of a link its target is printed.")
+@click.argument("point")
+@click.argument("path")
+@dir_option
+@pass_context
+def command(context: Context, point: str, path: str, directory: str | None) -> None:
+    """Print the file PATH as it was at POINT."""
+    view = open_view(context, directory)
+    target = view.resolve(point)
+    state = view.state(target.snapshot)
+    where = rel_path(context, view.root, path)
+    entry = entry_at(state.read_tree, state.files, where)
+    if entry is None and where in state.about.empty:
+        names: list[bytes] = []
+        _list(context, state, where, names)
+    elif entry is None:
+        raise _missing(state, target, where)
+    elif entry.mode == TREE:
+        _list(context, state, where, _names(state, where, entry))
+    else:
+        _print(context, state, where, entry)
+
+
+def _missing(state: State, target: Target, path: RelPath) -> BadInput:
+    reason = gap_at(state.about, path)
+    if reason:
+        return BadInput(
+            f"{named(path)} is not held by {target.label}: {reason} ({MEANING[reason]}).",
+            "`turnmark history PATH` shows whether another point holds it.",
+        )
+    return BadInput(
+        f"{named(path)} was not there at {target.label}.",
+        f"`turnmark find {named(RelPath(path.rpartition(b'/')[2]))}` shows when it was.",
+    )
+
+
+def _names(state: State, path: RelPath, entry: Entry) -> list[bytes]:
+    """What the directory held, with a slash behind directories; empty ones are in no tree."""
+    entries = parse_tree(state.read_tree(entry.oid))
+    found = [name + b"/" * (below.mode == TREE) for name, below in entries.items()]
+    top = path + b"/" if path else b""
+    empty = [e[len(top) :] for e in state.about.empty if e != path and is_within(e, path)]
+    return sorted({*found, *(name.split(b"/")[0] + b"/" for name in empty)})
+
+
+def _list(context: Context, state: State, path: RelPath, names: list[bytes]) -> None:
+    shown = [show_path(name) for name in names]
+    data = {
+        "path": show_path(path),
+        "kind": "dir",
+        "mode": octal(state.about.mode(path, TREE)),
+        "names": shown,
+    }
+    answer(context, data, *(["\n".join(shown)] if shown else []))
+
+
+def _print(context: Context, state: State, path: RelPath, entry: Entry) -> None:
+    data = state.read_blob(entry.oid)
+    if state.about.gaps.get(path) == "torn":
+        note(context, f"warning: {named(path)} kept changing while it was read; this is a mixture.")
+    if context.json:
+        answer(context, _document(state, path, entry, data))
+    elif entry.mode == LINK:
+        answer(context, {}, show_path(data))
+    elif not is_terminal(sys.stdout):
+        put(data)
+    elif is_binary(data):
+        note(context, f"{named(path)} is binary, {size(len(data))}: send it to a file with >.")
+    else:
+        # What a terminal would obey is shown instead; a file or pipe gets every byte.
+        put(clean_text(data.decode("utf-8", "surrogateescape")))
+
+
+def _document(state: State, path: RelPath, entry: Entry, data: bytes) -> dict[str, object]:
+    link = entry.mode == LINK
+    content = {"target": show_path(data)} if link else {"base64": base64.b64encode(data).decode()}
+    return {
+        "path": show_path(path),
+        "kind": "link" if link else "file",
+        "mode": None if link else octal(state.about.mode(path, entry.mode)),
+        "size": len(data),
+        **content,
+    }

@@ -1,0 +1,179 @@
+"""`turnmark diff`: what changed between two points, or between a point and now."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+
+import click
+
+from core.errors import BadInput
+from core.patch import FileChange, quoted, render
+from core.plan import State
+
+from ..access import rel_path
+from ..context import Context, pass_context
+from ..differences import Difference, Private, difference, is_private
+from ..output import answer, clean_text, is_terminal, note, put
+from ..views import View, dir_option, full_option, open_view, private_paths, say_damage
+from ..words import count, named, octal
+from .show import change_json, extras_json
+
+MOST_LINES = 80
+PATHS = "turnmark.diff.paths"
+BOLD, RED, GREEN, CYAN, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[36m", "\x1b[0m"
+MARKS = {"+": GREEN, "-": RED, "@": CYAN}
+
+
+class WithPaths(click.Command):
+    """Takes what stands behind `--` as paths, which else could not be told from points."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        ctx.meta[PATHS] = args[end + 1 :]
+        return super().parse_args(ctx, args[:end])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- PATH...]"]
+
+
+@click.command(cls=WithPaths, epilog="Without a point: what changed since the newest one.")
+@click.argument("points", nargs=-1, metavar="[POINT [POINT]]")
+@click.option("--stat", is_flag=True, help="Only which files, and how many lines.")
+@click.option("--private", is_flag=True, help="Show the contents of private files too.")
+@full_option
+@dir_option
+@pass_context
+@click.pass_context
+def command(
+    ctx: click.Context,
+    context: Context,
+    points: tuple[str, ...],
+    stat: bool,
+    private: bool,
+    full: bool,
+    directory: str | None,
+) -> None:
+    """Show what changed from POINT to POINT, or from POINT until now."""
+    if len(points) > 2:
+        raise click.UsageError("At most two points; paths stand behind --.")
+    view = open_view(context, directory)
+    tops = tuple(rel_path(context, view.root, path) for path in ctx.meta[PATHS])
+    names, states = _sides(view, points)
+    found = difference(*states, tops)
+    hidden = (lambda _: False) if private else private_paths(context, view.root)
+    if context.json:
+        answer(context, {"from": names[0], "to": names[1], **_json(found)})
+    elif not context.quiet:
+        _print(context, stat_lines(found) if stat else _patch(found, hidden), full=full)
+        if not found:
+            note(context, f"Nothing differs between {names[0]} and {names[1]}.")
+    say_damage(context, view.timeline.damage)
+
+
+def _sides(view: View, points: tuple[str, ...]) -> tuple[tuple[str, str], tuple[State, State]]:
+    """From, and to."""
+    if not points and not view.points:
+        raise BadInput("There is no point yet to compare with.", "`turnmark snapshot` makes one.")
+    first = view.resolve(points[0] if points else "@")
+    old = view.state(first.snapshot)
+    if len(points) < 2:
+        return (first.label, "now"), (old, view.state_now())
+    second = view.resolve(points[1])
+    return (first.label, second.label), (old, view.state(second.snapshot))
+
+
+def _json(found: Difference) -> dict[str, object]:
+    changes = [change_json(found, change) for change in found.changes]
+    return {"changes": changes, **extras_json(found)}
+
+
+# As text
+
+
+def _patch(found: Difference, hidden: Private) -> Iterator[bytes]:
+    """What `git apply` takes, but for private files and what git has no words for."""
+    for change in found.changes:
+        if is_private(change, hidden):
+            yield from _hidden(change)
+        else:
+            yield from render([change], found.read)
+    yield from (line.encode("utf-8", "surrogateescape") + b"\n" for line in _extras(found))
+
+
+def _hidden(change: FileChange) -> Iterator[bytes]:
+    old = change.old_path or change.path
+    yield b"diff --git %s %s\n" % (quoted(b"a/" + old), quoted(b"b/" + change.path))
+    yield b"private file, content not shown (--private shows it)\n"
+
+
+def _extras(found: Difference) -> Iterator[str]:
+    for path in found.came:
+        yield f"create empty directory {named(path)}"
+    for path in found.went:
+        yield f"delete empty directory {named(path)}"
+    for moded in found.modes:
+        yield f"mode change {octal(moded.old)} => {octal(moded.new)} {named(moded.path)}"
+
+
+def stat_lines(found: Difference) -> Iterator[bytes]:
+    """One line per file, and the sum."""
+    total = [0, 0]
+    names = {change.path: _stat_name(change) for change in found.changes}
+    room = max(map(len, names.values()), default=0)
+    for change in found.changes:
+        stat = found.numstat(change)
+        total = [total[0] + (stat or (0, 0))[0], total[1] + (stat or (0, 0))[1]]
+        numbers = f"+{stat[0]} -{stat[1]}" if stat else "binary"
+        yield f" {names[change.path]:{room}}  {_stat_word(change)}  {numbers}\n".encode(
+            "utf-8", "surrogateescape"
+        )
+    yield from (f" {line}\n".encode("utf-8", "surrogateescape") for line in _extras(found))
+    if found:
+        files = count(len(found.changes), "file")
+        yield f" {files} changed, +{total[0]:,} -{total[1]:,}\n".encode()
+
+
+def _stat_name(change: FileChange) -> str:
+    moved = f"{named(change.old_path)} => " if change.old_path else ""
+    return moved + named(change.path)
+
+
+def _stat_word(change: FileChange) -> str:
+    if change.old is None:
+        return "new "
+    return "gone" if change.new is None else "    "
+
+
+def _print(context: Context, pieces: Iterable[bytes], *, full: bool) -> None:
+    """Bytes as they are into files and pipes; on a terminal safe, coloured and not too much."""
+    if not is_terminal(sys.stdout):
+        for piece in pieces:
+            put(piece)
+        return
+    colour = not context.env.get("NO_COLOR")
+    shown = hidden = 0
+    for line in _terminal_lines(pieces, colour):
+        if full or shown < MOST_LINES:
+            put(line)
+            shown += 1
+        else:
+            hidden += 1
+    if hidden:
+        put(f"... {count(hidden, 'more line')}; --full shows them, --stat only counts.\n")
+
+
+def _terminal_lines(pieces: Iterable[bytes], colour: bool) -> Iterator[str]:
+    for piece in pieces:
+        in_hunk = piece.startswith(b"@@ ")
+        for line in piece.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n"):
+            text = clean_text(line)
+            yield (_coloured(text, in_hunk) if colour else text) + "\n"
+
+
+def _coloured(line: str, in_hunk: bool) -> str:
+    if not in_hunk:
+        bold = line.startswith(("diff ", "index ", "--- ", "+++ ", "new ", "deleted ", "rename "))
+        return f"{BOLD}{line}{PLAIN}" if bold else line
+    mark = MARKS.get(line[:1])
+    return f"{mark}{line}{PLAIN}" if mark else line

@@ -1,0 +1,92 @@
+"""`turnmark find`: when a file, a directory or a text was there."""
+
+from __future__ import annotations
+
+import click
+
+from core.model import TREE, Snapshot, rfc3339, show_path
+from core.versions import Sighting, find, find_text
+
+from ..context import Context, pass_context
+from ..differences import Private
+from ..output import Table, age, answer, note
+from ..views import View, dir_option, open_view, private_paths, say_damage
+from ..words import named, one_line, short
+
+LINE_ROOM = 60
+
+
+@click.command(epilog="Get one back with `turnmark rollback ID PATH`, ID being that of LAST.")
+@click.argument("pattern", required=False)
+@click.option("--text", metavar="TEXT", help="Look into the files' contents instead.")
+@click.option("--private", is_flag=True, help="Show the lines of private files too.")
+@dir_option
+@pass_context
+def command(
+    context: Context, pattern: str | None, text: str | None, private: bool, directory: str | None
+) -> int:
+    """Find paths by PATTERN, or files by --text, in all snapshots, deleted ones too.
+
+    PATTERN reads like a line of a .gitignore: `*.py` in any directory, `src/*.py` from the root.
+    """
+    if (pattern is None) == (text is None):
+        raise click.UsageError("Name a PATTERN or --text TEXT, one of both.")
+    view = open_view(context, directory)
+    history = view.history()
+    found = find(history, pattern) if pattern is not None else find_text(history, text or "")
+    hidden = (lambda _: False) if private else private_paths(context, view.root)
+    _answer(view, found, hidden, with_lines=text is not None)
+    say_damage(context, history.damage)
+    return 0
+
+
+def _answer(view: View, found: list[Sighting], hidden: Private, *, with_lines: bool) -> None:
+    rows = [_row(view, one, hidden, with_lines) for one in found]
+    columns = ("PATH", "FIRST", "LAST", "ID", *(["LINE"] if with_lines else []))
+    table = [Table(columns, rows)] if rows else []
+    answer(view.context, {"found": [_json(view, one, hidden) for one in found]}, *table)
+    if not found:
+        note(view.context, "Nothing found in any snapshot of this workspace.")
+
+
+def _row(view: View, one: Sighting, hidden: Private, with_line: bool) -> tuple[object, ...]:
+    slash = "/" if one.entry.mode == TREE else ""
+    line = [_line(one, hidden)] if with_line else []
+    last = "still there" if one.still else _when(view, one.last)
+    return named(one.path) + slash, _when(view, one.first), last, short(one.last.id), *line
+
+
+def _when(view: View, snapshot: Snapshot) -> str:
+    number = view.numbers.get(snapshot.id)
+    return age(snapshot.time_ns) + (f" (point {number})" if number else "")
+
+
+def _line(one: Sighting, hidden: Private) -> str:
+    if one.line is None:
+        return ""
+    if hidden(one.path):
+        return f"{one.line.number}: (private)"
+    return f"{one.line.number}: {one_line(show_path(one.line.text), LINE_ROOM)}"
+
+
+def _json(view: View, one: Sighting, hidden: Private) -> dict[str, object]:
+    line: dict[str, object] = {}
+    if one.line is not None:
+        text = None if hidden(one.path) else show_path(one.line.text)
+        line = {"line": one.line.number, "text": text}
+    return {
+        "path": show_path(one.path),
+        "kind": "dir" if one.entry.mode == TREE else "file",
+        "first": _seen(view, one.first),
+        "last": _seen(view, one.last),
+        "still": one.still,
+        **line,
+    }
+
+
+def _seen(view: View, snapshot: Snapshot) -> dict[str, object]:
+    return {
+        "n": view.numbers.get(snapshot.id),
+        "id": snapshot.id.hex(),
+        "time": rfc3339(snapshot.time_ns),
+    }

@@ -1,0 +1,102 @@
+"""What lies between two states of a workspace, for people and programs to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from core.diff import diff_trees, dirs_of, entry_at, files_of
+from core.model import LINK, Entry, RelPath, is_within
+from core.patch import FileChange, Read, find_renames, numstat
+from core.plan import State
+
+Private = Callable[[RelPath], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Moded:
+    """A path of which the permissions alone differ."""
+
+    path: RelPath
+    old: int
+    new: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The changed files, and what is not in git's trees: permissions and empty directories."""
+
+    changes: list[FileChange]
+    modes: list[Moded]
+    came: list[RelPath]
+    went: list[RelPath]
+    read: Read = field(repr=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.changes or self.modes or self.came or self.went)
+
+    def numstat(self, change: FileChange) -> tuple[int, int] | None:
+        return numstat(change, self.read)
+
+
+def difference(old: State, new: State, tops: tuple[RelPath, ...] = ()) -> Difference:
+    """From old to new, at and below the given paths; new's readers know what the store holds."""
+
+    def read(entry: Entry) -> bytes:
+        return new.read_blob(entry.oid)
+
+    found = diff_trees(new.read_tree, old.files, new.files)
+    return Difference(
+        find_renames([change for change in found if _asked(change.path, tops)], read),
+        [moded for moded in _modes(old, new) if _asked(moded.path, tops)],
+        [path for path in _new_dirs(old, new) if _asked(path, tops)],
+        [path for path in _new_dirs(new, old) if _asked(path, tops)],
+        read,
+    )
+
+
+def _asked(path: RelPath, tops: tuple[RelPath, ...]) -> bool:
+    return not tops or any(is_within(path, top) for top in tops)
+
+
+def _new_dirs(old: State, new: State) -> list[RelPath]:
+    """Empty directories of new where old has nothing."""
+    fresh = new.about.empty - old.about.empty
+    return sorted(path for path in fresh if entry_at(old.read_tree, old.files, path) is None)
+
+
+def _modes(old: State, new: State) -> Iterator[Moded]:
+    """Where git's modes and the kinds are the same and the permissions are not."""
+    for path in sorted(_mode_candidates(old, new)):
+        one = entry_at(old.read_tree, old.files, path)
+        other = entry_at(new.read_tree, new.files, path)
+        if one is None or other is None or one.mode != other.mode or one.mode == LINK:
+            continue
+        was, now = old.about.mode(path, one.mode), new.about.mode(path, one.mode)
+        if was != now:
+            yield Moded(path, was, now)
+
+
+def _mode_candidates(old: State, new: State) -> set[RelPath]:
+    one, other = old.about.modes, new.about.modes
+    paths = {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
+    if old.about.usual != new.about.usual:
+        paths |= {path for path, _ in files_of(new.read_tree, new.files)}
+        paths |= set(dirs_of(new.read_tree, new.files))
+    return paths
+
+
+def status_of(change: FileChange) -> str:
+    if change.old is None:
+        return "added"
+    if change.new is None:
+        return "deleted"
+    if change.old_path is not None:
+        return "renamed"
+    if (change.old.mode == LINK) != (change.new.mode == LINK):
+        return "retyped"
+    return "modified" if change.old.oid != change.new.oid else "mode"
+
+
+def is_private(change: FileChange, private: Private) -> bool:
+    return private(change.path) or (change.old_path is not None and private(change.old_path))
