@@ -28,7 +28,7 @@ def begin(
     labels: bool = True,
     sync: bool = True,
 ) -> Taken:
-    """The state before a turn. What was open in the session is over; the same turn is told again."""
+    """The state before a turn; what was open in the session is over, unless it is this very turn."""
     marks = _marks(recorder)
     running = _running(marks, session)
     if running is not None and turn_id is not None and running.turn_id == turn_id:

@@ -1,0 +1,195 @@
+"""A snapshot that fails or dies at any step is never acknowledged, and the next one just works."""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from core.diff import files_of
+from core.disk import Disk
+from core.errors import TurnmarkError
+from core.history import History, MarkSpec
+from core.packs import PackWriter
+from core.recorder import Recorder, Taken
+from core.store import Store
+from tests.faults import FaultyDisk, ShortDisk, dies, failing
+from tests.stores import ALL, Bench, fsck
+from tests.trees import build
+
+
+def take_on(bench: Bench, disk: Disk) -> Taken:
+    store = Store.open(bench.store.base, disk)
+    recorder = Recorder(store, bench.root, ALL)
+    try:
+        with store.workspace_lock(bench.root.id):
+            return recorder.take(mark=MarkSpec("manual"))
+    finally:
+        recorder.close()
+
+
+def contents(bench: Bench, taken: Taken) -> dict[bytes, bytes]:
+    """Read by a store that was opened after the fact."""
+    store = Store.open(bench.store.base)
+    found = files_of(store.tree, taken.snapshot.files)
+    return {path: store.blob(entry.oid) for path, entry in found}
+
+
+def prepare(base: Path) -> Bench:
+    bench = Bench(base)
+    build(bench.path, {"a": "1", "d/b": "2"})
+    bench.point()
+    build(bench.path, {"a": "changed", "d/c": "new", "e/f/g": "deep"})
+    bench.close()
+    return bench
+
+
+def check_after(bench: Bench, acked: Taken | None) -> None:
+    if acked is not None:
+        assert contents(bench, acked)[b"a"] == b"changed"
+    bench.reopen()
+    again = bench.point()
+    assert contents(bench, again) == {
+        **{b"a": b"changed", b"d/b": b"2", b"d/c": b"new", b"e/f/g": b"deep"}
+    }
+    marks = list(History(bench.store, bench.root.id).marks())
+    assert marks[-1].snapshot == again.snapshot.id
+    bench.close()
+    fsck(bench.store.base)
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_an_error_at_any_write_is_never_an_ack(tmp_path: Path, number: int, lasting: bool) -> None:
+    for at in range(1, 200):
+        bench = prepare(tmp_path / str(at))
+        disk = FaultyDisk(at, failing(number), lasting=lasting)
+        acked = None
+        try:
+            acked = take_on(bench, disk)
+        except TurnmarkError as error:
+            assert error.hint
+        check_after(bench, acked)
+        if not disk.struck:
+            assert at > 12
+            return
+
+
+def test_killed_at_any_write_leaves_a_store_that_just_works(tmp_path: Path) -> None:
+    for at in range(1, 200):
+        bench = prepare(tmp_path / str(at))
+        if not dies(partial(take_on, bench), at):
+            assert at > 12
+            return
+        check_after(bench, None)
+
+
+def test_a_store_whose_creation_is_killed_at_any_step_is_completed(tmp_path: Path) -> None:
+    for at in range(1, 200):
+        base = str(tmp_path / str(at) / "store")
+        if not dies(partial(Store.create, base), at):
+            assert at > 10
+            return
+        Store.create(base)
+        fsck(Store.open(base).base)
+
+
+def test_short_reads_and_writes_change_nothing(tmp_path: Path) -> None:
+    bench = prepare(tmp_path)
+    check_after(bench, take_on(bench, ShortDisk()))
+
+
+class LyingDisk(Disk):
+    """Says that it wrote, and wrote something else: what read-back is there for."""
+
+    def write_some(self, fd: int, data: bytes | memoryview) -> int:
+        raw = bytes(data)
+        if raw.startswith(b"PACK"):
+            raw = raw[:40] + bytes([raw[40] ^ 1]) + raw[41:]
+        return super().write_some(fd, raw)
+
+
+def test_a_disk_that_lies_is_found_out_before_the_ack(tmp_path: Path) -> None:
+    bench = prepare(tmp_path)
+    with pytest.raises(TurnmarkError, match="check sum"):
+        take_on(bench, LyingDisk())
+
+
+class LosingDisk(Disk):
+    """Loses the name of every reference that is linked."""
+
+    def link(
+        self, old: bytes | str, new: bytes | str, at: int | None = None, to: int | None = None
+    ) -> None:
+        return
+
+
+def test_a_reference_that_does_not_stay_is_found_out_before_the_ack(tmp_path: Path) -> None:
+    bench = prepare(tmp_path)
+    with pytest.raises(TurnmarkError):
+        take_on(bench, LosingDisk())
+
+
+class OrderDisk(Disk):
+    """Writes down what was synced when."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def fsync(self, fd: int) -> None:
+        import os
+
+        self.log.append("sync " + os.readlink(f"/proc/self/fd/{fd}").rsplit("/store/", 1)[-1])
+        super().fsync(fd)
+
+    def rename(
+        self, old: bytes | str, new: bytes | str, at: int | None = None, to: int | None = None
+    ) -> None:
+        self.log.append("rename " + str(new).rsplit("/store/", 1)[-1])
+        super().rename(old, new, at, to)
+
+    def link(
+        self, old: bytes | str, new: bytes | str, at: int | None = None, to: int | None = None
+    ) -> None:
+        self.log.append("link " + str(new).rsplit("/store/", 1)[-1])
+        super().link(old, new, at, to)
+
+
+def test_everything_is_synced_before_the_reference_names_it(tmp_path: Path) -> None:
+    bench = prepare(tmp_path)
+    disk = OrderDisk()
+    take_on(bench, disk)
+    kinds = [line.split("/")[0] if "tmp" in line else line for line in disk.log]
+    refs = [n for n, line in enumerate(kinds) if line.startswith("link refs/")]
+    packs = [n for n, line in enumerate(kinds) if line.startswith("rename objects/pack")]
+    synced = [n for n, line in enumerate(disk.log) if line == "sync objects/pack"]
+    assert len(refs) == 2
+    assert len(packs) == 2
+    assert max(packs) < synced[0] < min(refs)
+    assert all(disk.log[n + 1].startswith("sync refs/") for n in refs)
+    assert sum(line.startswith("sync objects/pack/writing-") for line in disk.log[: packs[0]]) == 2
+
+
+def test_an_unfinished_pack_is_dropped_when_the_look_fails(tmp_path: Path) -> None:
+    bench = prepare(tmp_path)
+
+    class Unreadable(Disk):
+        def readlink(self, name: bytes, at: int | None = None) -> bytes:
+            raise OSError(errno.ENOMEM, "no memory")
+
+    build(bench.path, {"zz": "x"})
+    (bench.path / "link").symlink_to("a")
+    with pytest.raises(TurnmarkError, match="look at the workspace"):
+        take_on(bench, Unreadable())
+    left = [p for p in (Path(bench.store.base) / "objects/pack").iterdir() if "writing" in p.name]
+    assert not left
+
+
+def test_a_pack_in_writing_is_not_seen(tmp_path: Path) -> None:
+    bench = prepare(tmp_path)
+    writer = PackWriter(bench.store.disk, f"{bench.store.base}/objects/pack")
+    writer.add("blob", bytes(20), b"x")  # type: ignore[arg-type]
+    fsck(bench.store.base)
+    writer.drop()
