@@ -1,1 +1,34 @@
-"""What a snapshot is."""
+"""What a snapshot is: a git-format store, faithful capture, exact rollback.
+
+The rooms, lowest first; each imports only rooms above it in this list, and `watcher` imports core,
+never the other way. No sockets, no argv, no environment, no printing; the only threads are the
+compressing pool inside one write.
+
+  model, errors     values and failures: the words of turnmark
+  disk, beneath     the file verbs that everything else uses, and directories below one root
+  objects, packs    git objects and packs, to bytes and back      deflate   compression
+  refs, store       references; the store: objects, locks, layout
+  rules, about      what is captured; what a git tree cannot say of it
+  reading           one file, whole or known to be torn
+  worktree, scan    the tree as last seen, kept as a cache; the look that brings it up to date
+  history, recorder snapshots and marks as commits and tags; the one place where history grows
+  diff, lines, patch   trees, lines and patches compared
+  timeline, counts, versions, turns, undo   the read side: points, turns, what undo would take back
+  plan, apply, rollback   what a rollback would do; doing it; finishing one that was killed
+  retention, sweep, consolidate, verify, backup   keeping the store small, whole and elsewhere
+
+Invariants, each with a test that fails if it breaks:
+
+ 1. A reference is made only after everything it reaches is synced, in place and read back.
+ 2. References of snapshots and marks are created once and never moved; dropping one renames nothing.
+ 3. An acknowledgement is a return value that comes after the read-back; an error is an exception.
+ 4. The cache of what was seen is written after the reference. It may lag, it may be lost; nothing
+    that it says is believed unless the newest snapshot, or the store, holds the object in question.
+ 5. Looking writes nothing into the workspace, follows no link, waits for no FIFO, leaves no root.
+ 6. What could not be captured is listed as a gap. A gap is never a deletion.
+ 7. A rollback begins with a complete durable snapshot, changes only paths that it and the target
+    both looked at, and unlinks nothing that a referenced snapshot does not hold.
+ 8. Objects go away only under the exclusive lock, after the references that reached them, and
+    every such moment raises the generation, by which other processes drop what they believed.
+ 9. Locks are flock: the kernel gives them back when their holder dies.
+"""

@@ -121,4 +121,3 @@ def read_note(line: bytes) -> tuple[dict[bytes, int], dict[bytes, GapReason]]:
     doc = json.loads(line) if line else {}
     perms = {parse_path(name): int(mode) for name, mode in doc.get("modes", {}).items()}
     return perms, {parse_path(name): reason for name, reason in doc.get("gaps", {}).items()}
-

@@ -33,7 +33,8 @@ class Beneath:
                 f"The workspace {os.fsdecode(root)} cannot be opened: {error.strerror}.",
                 "Check that it still exists, is a directory and may be read by you.",
             ) from error
-        self.device = disk.fstat(self.fd).st_dev
+        info = disk.fstat(self.fd)
+        self.identity = info.st_dev, info.st_ino
 
     def __enter__(self) -> Beneath:
         return self

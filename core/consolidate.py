@@ -68,21 +68,25 @@ def needed(store: Store) -> bool:
 def consolidate(store: Store) -> Consolidated:
     """Folds small packs into one and loose references into packed-refs; drops no object."""
     with store.maintaining():
-        rebuild_views(store)
-        before = pack_names(store)
-        used = bytes_used(store.disk, before.values())
-        old = [pack for pack in small_packs(store) if is_whole(pack)]
-        fresh = merge(store, old) if len(old) > 1 else None
-        with store.exclusive(PATIENCE):
-            store.sweep_leftovers()
-            store.refs.fold()
-            if fresh is not None:
-                unlink_packs(store, [pack.path for pack in old if pack.path != fresh])
-        store.reload()
-        after = pack_names(store)
-        return Consolidated(
-            len(before), len(after), max(0, used - bytes_used(store.disk, after.values()))
-        )
+        return compact(store)
+
+
+def compact(store: Store) -> Consolidated:
+    """As `consolidate`; the caller is `maintaining` the store."""
+    rebuild_views(store)
+    before = pack_names(store)
+    used = bytes_used(store.disk, before.values())
+    old = [pack for pack in small_packs(store) if is_whole(pack)]
+    fresh = merge(store, old) if len(old) > 1 else None
+    with store.exclusive(PATIENCE):
+        store.sweep_leftovers()
+        store.refs.fold()
+        if fresh is not None:
+            unlink_packs(store, [pack.path for pack in old if pack.path != fresh])
+    store.reload()
+    after = pack_names(store)
+    left = bytes_used(store.disk, after.values())
+    return Consolidated(len(before), len(after), max(0, used - left))
 
 
 def small_packs(store: Store) -> list[Pack]:

@@ -18,9 +18,7 @@ GapReason = Literal[
 MarkKind = Literal[
     "baseline", "turn-begin", "turn-end", "manual", "rollback", "before-rollback", "import"
 ]
-PointKind = Literal[
-    "baseline", "turn", "manual", "rollback", "before-rollback", "import", "burst"
-]
+PointKind = Literal["baseline", "turn", "manual", "rollback", "before-rollback", "import", "burst"]
 Status = Literal["ok", "error", "interrupted", "unknown", "late"]
 
 FILE, EXEC, LINK, TREE = 0o100644, 0o100755, 0o120000, 0o40000

@@ -176,9 +176,7 @@ def _asked(path: RelPath, tops: tuple[RelPath, ...]) -> bool:
     return not tops or any(is_within(path, top) for top in tops)
 
 
-def _wanted(
-    path: RelPath, old: Node | None, new: Node | None, tops: tuple[RelPath, ...]
-) -> bool:
+def _wanted(path: RelPath, old: Node | None, new: Node | None, tops: tuple[RelPath, ...]) -> bool:
     """Whether a path is in scope; so are missing directories above one that is to come back."""
     if _asked(path, tops):
         return True
@@ -236,13 +234,9 @@ class _Guard:
         self.now = now
         self.then = then
         self._verdicts = (_Verdicts(now), _Verdicts(then)) if rules_moved else None
-        self._gap_dirs = {
-            above for path in now.about.gaps for above in parents(path)
-        }
+        self._gap_dirs = {above for path in now.about.gaps for above in parents(path)}
 
-    def reason(
-        self, path: RelPath, old: Node | None, new: Node | None
-    ) -> tuple[str | None, bool]:
+    def reason(self, path: RelPath, old: Node | None, new: Node | None) -> tuple[str | None, bool]:
         """The reason, and whether it stands between the result and the point."""
         if path == ROOT:
             return None, False
@@ -320,9 +314,7 @@ def _holds_kept(path: RelPath, kept: list[Left]) -> bool:
 # The order
 
 
-def _ordered(
-    wanted: dict[RelPath, tuple[Node | None, Node | None]], now: State
-) -> Iterator[Step]:
+def _ordered(wanted: dict[RelPath, tuple[Node | None, Node | None]], now: State) -> Iterator[Step]:
     """Make room, make directories, bring contents, delete, remove directories, set modes."""
     groups: dict[Action, list[Step]] = {
         name: [] for name in ("clear", "mkdir", "create", "replace", "delete", "rmdir", "chmod")
@@ -404,9 +396,7 @@ def _suspicious(steps: tuple[Step, ...]) -> bool:
     return any(step.action in ("delete", "clear") for step in steps)
 
 
-def _deletion_fuse(
-    steps: tuple[Step, ...], now: State, tops: tuple[RelPath, ...]
-) -> Iterator[str]:
+def _deletion_fuse(steps: tuple[Step, ...], now: State, tops: tuple[RelPath, ...]) -> Iterator[str]:
     deletions = len([s for s in steps if s.action in ("delete", "clear")])
     if deletions > FUSE_DELETIONS:
         every = files_of(now.read_tree, now.files)
@@ -447,4 +437,3 @@ def _node(doc: object) -> Node | None:
         return None
     kind, oid, mode = doc
     return Node(kind, Oid(bytes.fromhex(oid)) if oid else None, mode)
-

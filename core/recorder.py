@@ -81,10 +81,17 @@ class Recorder:
         self.tree = WorkTree(f"{store.base}/turnmark/cache/{root.id}.db")
         self.last: Snapshot | None = None
         self.seq = 0
+        self.always: set[RelPath] = set()
+        self._looking: Look | None = None
         self._read_history()
 
     def close(self) -> None:
         self.tree.close()
+
+    def progress(self) -> tuple[int, int]:
+        """How many directories and files the look under way has seen; from another thread."""
+        look = self._looking
+        return (look.dirs_seen, look.files_seen) if look is not None else (0, 0)
 
     def _read_history(self) -> None:
         history = History(self.store, self.root.id)
@@ -113,7 +120,10 @@ class Recorder:
             made = self._mark(writer, snapshot, wanted) if wanted else None
             self._publish(writer, snapshot if fresh else None, made, sync=sync)
             self.last = snapshot
-            self.tree.accept(look.changes, snapshot.id, look.usual, self.store.generation())
+            self.tree.accept(
+                *(look.changes, snapshot.id, look.usual),
+                *(self.store.generation(), beneath.identity),
+            )
         return Taken(snapshot, made, changed, fresh, durable=sync)
 
     def record(self, spec: MarkSpec, snapshot: Snapshot, *, sync: bool = True) -> Mark:
@@ -164,7 +174,7 @@ class Recorder:
         return {d.oid: d.raw for d in changes.values() if d is not None}
 
     def _look(self, beneath: Beneath, sink: Sink, paths: Iterable[RelPath] | None) -> Look:
-        look = Look(self.tree, beneath, sink, self.rules)
+        look = self._looking = Look(self.tree, beneath, sink, self.rules)
         try:
             if paths is None:
                 look.everything()
@@ -172,6 +182,9 @@ class Recorder:
                 look.some(paths)
         except OSError as error:
             raise explain(error, "look at the workspace", self.root.shown) from error
+        finally:
+            self._looking = None
+        self.always = look.always if look.complete else self.always | look.always
         return look
 
     def _check_base(self) -> None:
@@ -308,7 +321,6 @@ class Recorder:
 
 def registry_path(store: Store, workspace: str) -> str:
     return f"{store.base}/turnmark/workspaces/{workspace}.json"
-
 
 
 def build_tree(sink: Sink, entries: Mapping[RelPath, Entry]) -> Oid:

@@ -166,9 +166,7 @@ def _result(planned: Result, conflicts: list[Left], undo: Oid) -> Result:
     whole = tuple(_first_per_path(conflicts))
     failed = {left.path for left in whole}
     done = any(step.path not in failed for step in planned.plan.steps)
-    return replace(
-        planned, outcome="done" if done else "conflicts", conflicts=whole, undo=undo
-    )
+    return replace(planned, outcome="done" if done else "conflicts", conflicts=whole, undo=undo)
 
 
 def _first_per_path(found: Iterable[Left]) -> list[Left]:
@@ -210,7 +208,7 @@ def _transact(
     with Beneath(store.disk, recorder.root.path) as beneath:
         work = Transaction(beneath, tx, steps)
         try:
-            journal.begin(Journal(tx, _identity(beneath), target, before, steps, extra))
+            journal.begin(Journal(tx, beneath.identity, target, before, steps, extra))
             _stage(recorder, work, then, journal)
             journal.mark_applying()
             work.run()
@@ -226,11 +224,6 @@ def _transact(
 
 def _journal_file(recorder: Recorder) -> JournalFile:
     return JournalFile(recorder.store.disk, recorder.store.base, recorder.root.id)
-
-
-def _identity(beneath: Beneath) -> tuple[int, int]:
-    info = beneath.disk.fstat(beneath.fd)
-    return info.st_dev, info.st_ino
 
 
 def _stage(recorder: Recorder, work: Transaction, then: State, journal: JournalFile) -> None:
@@ -275,9 +268,7 @@ def _verify(
     return [*conflicts, *(Left(path, "changed while rolling back") for path in sorted(late))]
 
 
-def _clear_staging(
-    recorder: Recorder, staging: Staging, steps: tuple[Step, ...]
-) -> list[Left]:
+def _clear_staging(recorder: Recorder, staging: Staging, steps: tuple[Step, ...]) -> list[Left]:
     """Empties staging; bytes that the store does not hold are stored first, and named."""
     names = staging.names()
     unknown = unknown_in(staging, steps)
@@ -305,7 +296,7 @@ def finish_interrupted(recorder: Recorder) -> Result | None:
     with Beneath(recorder.store.disk, recorder.root.path) as beneath:
         staging = Staging(beneath, record.tx)
         try:
-            if _identity(beneath) != record.root:
+            if beneath.identity != record.root:
                 journal.finish()
                 return None
             if not journal.is_applying():
@@ -389,4 +380,3 @@ def redo_request(store: Store, workspace: str) -> Request | None:
 
 def _request(op: Op, past: Past) -> Request:
     return Request(past.before, past.target_seq, f"before {past.label}", op, past.paths)
-

@@ -46,6 +46,8 @@ DOUBT = -1
 """As a modification time: never equal to a real one, so that the name is looked at again."""
 MASK = (1 << 63) - 1
 GITIGNORE = b".gitignore"
+MAPPED = (".db", ".sqlite", ".sqlite3", ".db3", "-shm", "-wal", ".mdb", ".lmdb")
+"""Files that programs write through memory maps, of which events tell late or never."""
 GITIGNORE_CAP = 1 << 20
 NO_ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EIO})
 
@@ -96,11 +98,16 @@ class Look:
         self.changed = 0
         self.files = tree.files
         self.seen_modes: Counter[tuple[int, int]] = Counter()
+        self.dirs_seen = 0
+        self.files_seen = 0
+        self.always: set[RelPath] = set()
+        self.complete = False
 
     # The whole tree
 
     def everything(self) -> None:
         """Looks at every name below the root."""
+        self.complete = True
         self.tree.load_all()
         self.beneath.forget()
         frame = self._enter_root()
@@ -156,7 +163,9 @@ class Look:
     def _enter(self, path: RelPath, rules: DirRules, left_out: GapReason | None) -> Frame:
         fd = self.beneath.dir(path)
         mode = stat.S_IMODE(self.disk.fstat(fd).st_mode)
-        names, stats = self._list(fd)
+        names, stats = self._list(fd, path)
+        self.dirs_seen += 1
+        self.files_seen += len(names)
         old = self.tree.get(path)
         frame = Frame(path, rules, old, mode, names, stats, left_out)
         if old is not None and self.tree.trusted and self._unchanged(frame, old):
@@ -174,8 +183,11 @@ class Look:
             and os.fsencode("\0".join(frame.names)) == old.names
         )
 
-    def _list(self, fd: int) -> tuple[list[str], array[int]]:
-        """Names and stats in the order of the directory, which stays the same while it does."""
+    def _list(self, fd: int, path: RelPath) -> tuple[list[str], array[int]]:
+        """Names and stats in the order of the directory, which stays the same while it does.
+
+        Notes what file system events may not tell of: files with several names, and databases.
+        """
         names: list[str] = []
         stats = array("q")
         with self.disk.scandir(fd) as found:
@@ -184,8 +196,11 @@ class Look:
                     info = item.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                names.append(item.name)
+                name = item.name
+                names.append(name)
                 _append(stats, info)
+                if (info.st_nlink > 1 or name.endswith(MAPPED)) and stat.S_ISREG(info.st_mode):
+                    self.always.add(join(path, os.fsencode(name)))
         return names, stats
 
     def _gitignore(self, fd: int) -> bytes | None:

@@ -20,7 +20,7 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Set
 from dataclasses import dataclass, field
 
 from .consolidate import (
@@ -64,19 +64,23 @@ class Swept:
 
 
 class Reach:
-    """Owns what a walk from references has met so far, and what it could not read."""
+    """Owns what a walk from references has met so far, and what it could not read.
 
-    def __init__(self, store: Store) -> None:
+    What is known already is not met again.
+    """
+
+    def __init__(self, store: Store, known: Set[Oid] = frozenset()) -> None:
         self.store = store
+        self.known = known
         self.oids: set[Oid] = set()
         self.damage: list[str] = []
 
     def walk(self, roots: Iterable[Oid]) -> None:
         """Each object once; blobs are counted and not read."""
-        waiting = [oid for oid in roots if oid not in self.oids]
+        waiting = list(roots)
         while waiting:
             oid = waiting.pop()
-            if oid in self.oids:
+            if oid in self.oids or oid in self.known:
                 continue
             self.oids.add(oid)
             try:
@@ -85,10 +89,10 @@ class Reach:
                 self.damage.append(error.message)
                 continue
             for kind, below in found:
-                if kind == "blob":
-                    self.oids.add(below)
-                elif below not in self.oids:
+                if kind != "blob":
                     waiting.append(below)
+                elif below not in self.known:
+                    self.oids.add(below)
 
     def absent(self) -> set[Oid]:
         """What is reachable and in no pack; a store in order has none of it."""
@@ -142,7 +146,7 @@ class _Work:
         return Swept(len(self.before), len(after), max(0, freed), (*self.errors, *errors))
 
     def refresh_views(self) -> None:
-        """A view must not keep alive what was dropped; one that cannot be rebuilt costs only that."""
+        """A view must not keep alive what was dropped."""
         try:
             rebuild_views(self.store)
         except OSError as error:
@@ -151,7 +155,7 @@ class _Work:
             self.errors.append(error.message)
 
     def walk(self) -> bool:
-        """Meets all that is reachable now; False if some of it is unknown, so that all must stay."""
+        """Meets what is reachable now; False if some of it is unknown, so that all must stay."""
         try:
             self.reach.walk(roots(self.store))
         except Damaged as error:

@@ -317,7 +317,7 @@ class Timeline:
         states: list[Mark | Snapshot] = [*self.marks, *whole]
         before = [state for state in states if state.time_ns <= moment]
         if not before:
-            raise self._unknown(f"Nothing was recorded at or before {rfc3339(moment)}.")
+            raise self._unknown(f"Nothing was recorded at or before {spec}.")
         newest = max(before, key=lambda state: state.seq)
         return self._at_mark(newest) if isinstance(newest, Mark) else self._at_burst(newest)
 

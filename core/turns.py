@@ -5,11 +5,12 @@ Knows the history of one workspace; not who says that a turn began, nor what a u
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from .errors import TurnmarkError
 from .history import History, MarkSpec, read_snapshot
-from .model import Mark, Status
+from .model import Mark, RelPath, Status
 from .recorder import Recorder, Taken
 from .undo import open_turns
 
@@ -27,8 +28,9 @@ def begin(
     pid: int | None = None,
     labels: bool = True,
     sync: bool = True,
+    paths: Iterable[RelPath] | None = None,
 ) -> Taken:
-    """The state before a turn; what was open in the session is over, unless it is this very turn."""
+    """The state before a turn; another one that the session had open is interrupted."""
     marks = _marks(recorder)
     running = _running(marks, session)
     if running is not None and turn_id is not None and running.turn_id == turn_id:
@@ -43,8 +45,8 @@ def begin(
         extra=_extra(messages=messages, pid=pid),
     )
     if running is None:
-        return recorder.take(mark=spec, sync=sync)
-    closed = recorder.take(mark=_end_of(running, "interrupted", {}), sync=sync)
+        return recorder.take(paths, spec, sync=sync)
+    closed = recorder.take(paths, _end_of(running, "interrupted", {}), sync=sync)
     return replace(closed, mark=recorder.record(spec, closed.snapshot, sync=sync))
 
 
@@ -56,6 +58,7 @@ def end(
     status: Status = "ok",
     messages: int | None = None,
     sync: bool = True,
+    paths: Iterable[RelPath] | None = None,
 ) -> Taken:
     """The state after the session's open turn; without one no mark is made."""
     running = _running(_marks(recorder), session)
@@ -70,7 +73,7 @@ def end(
             "A later turn has begun since; no mark was made.",
         )
     spec = _end_of(running, status, _extra(messages=messages))
-    return recorder.take(mark=replace(spec, turn_id=running.turn_id or turn_id), sync=sync)
+    return recorder.take(paths, spec, sync=sync)
 
 
 def next_turn(marks: list[Mark], session: str) -> int:
@@ -95,6 +98,7 @@ def _running(marks: list[Mark], session: str) -> Mark | None:
 
 
 def _end_of(begun: Mark, status: Status, extra: dict[str, object]) -> MarkSpec:
+    """With the very ids of the begin: by them the two are kept or pruned together."""
     return MarkSpec(
         kind="turn-end",
         session=begun.session,

@@ -17,7 +17,7 @@ from .about import Usual
 from .model import ROOT, Oid, RelPath, join
 from .objects import hash_object
 
-SCHEMA = 1
+SCHEMA = 2
 COLUMNS = "path, mode, oid, raw, names, stats, note, rules, subdirs, files, gaps, crc"
 DAMAGE = (sqlite3.DatabaseError, ValueError, KeyError, TypeError)
 
@@ -62,6 +62,7 @@ class WorkTree:
         self.base: Oid | None = None
         self.usual: Usual | None = None
         self.generation = -1
+        self.identity: tuple[int, int] | None = None
         self.files = 0
         self.gaps = 0
         self._dirs: dict[RelPath, Dir | None] = {}
@@ -92,6 +93,8 @@ class WorkTree:
         self.base = Oid(bytes.fromhex(str(state["base"])))
         self.usual = Usual(*json.loads(str(state["usual"])))
         self.generation = int(str(state["generation"]))
+        device, inode = json.loads(str(state["identity"]))
+        self.identity = int(device), int(inode)
         self.files, self.gaps = int(str(state["files"])), int(str(state["gaps"]))
 
     def _start_anew(self) -> None:
@@ -113,7 +116,7 @@ class WorkTree:
     def forget(self) -> None:
         """As if nothing had ever been looked at."""
         self.trusted = False
-        self.base = self.usual = None
+        self.base = self.usual = self.identity = None
         self.files = self.gaps = 0
         self._dirs, self._notes, self._complete = {}, {}, True
 
@@ -168,8 +171,18 @@ class WorkTree:
     def root(self) -> Dir | None:
         return self.get(ROOT)
 
-    def accept(self, changes: Changes, base: Oid, usual: Usual, generation: int) -> None:
-        """Takes over what was seen, now that the snapshot that holds it is referenced."""
+    def accept(
+        self,
+        changes: Changes,
+        base: Oid,
+        usual: Usual,
+        generation: int,
+        identity: tuple[int, int],
+    ) -> None:
+        """Takes over what was seen, now that the snapshot that holds it is referenced.
+
+        identity is the root's device and inode: by them a directory that was replaced is known.
+        """
         for path, new in changes.items():
             old = self.get(path)
             self.files += (new.files if new else 0) - (old.files if old else 0)
@@ -180,8 +193,10 @@ class WorkTree:
             notes.pop(path, None)
             if new is not None and new.note:
                 notes[path] = new.note
-        moved = (base, usual, generation) != (self.base, self.usual, self.generation)
-        self.base, self.usual, self.generation, self.trusted = base, usual, generation, True
+        state = (base, usual, generation, identity)
+        moved = state != (self.base, self.usual, self.generation, self.identity)
+        self.base, self.usual, self.generation, self.identity = state
+        self.trusted = True
         if changes or moved:
             self._save(changes)
 
@@ -198,7 +213,9 @@ class WorkTree:
                 )
                 gone = [(path,) for path, new in changes.items() if new is None]
                 self._db.executemany("DELETE FROM dirs WHERE path=?", gone)
-                self._db.execute("INSERT OR REPLACE INTO meta VALUES ('state', ?)", (self._state(),))
+                self._db.execute(
+                    "INSERT OR REPLACE INTO meta VALUES ('state', ?)", (self._state(),)
+                )
         except sqlite3.DatabaseError:
             self.close()
 
@@ -210,6 +227,7 @@ class WorkTree:
                 "base": self.base.hex(),
                 "usual": json.dumps(list(self.usual)),
                 "generation": self.generation,
+                "identity": json.dumps(self.identity),
                 "files": self.files,
                 "gaps": self.gaps,
             }
@@ -231,4 +249,3 @@ def _checked(row: tuple[object, ...]) -> Dir | None:
     except TypeError:
         return None
     return found if whole else None
-

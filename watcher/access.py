@@ -5,15 +5,16 @@ Knows core and the configuration; not what any command does with them, nor how i
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from core.disk import REAL
 from core.errors import BadInput, Busy, NoStore, TurnmarkError
 from core.model import ROOT, Point, RelPath, rfc3339
-from core.recorder import Recorder, registry_path
+from core.recorder import Recorder, Taken, registry_path
 from core.refs import TOP
 from core.rollback import finish_interrupted
 from core.roots import Root, check_root, root_of
@@ -22,6 +23,11 @@ from core.timeline import Timeline
 
 from .context import Context
 from .output import note
+
+if TYPE_CHECKING:
+    from core.retention import Policy
+
+    from .config import StoreLimits
 
 COUNTING_SECONDS = 2.0
 
@@ -81,7 +87,7 @@ def _check_text(path: str) -> None:
 
 @contextmanager
 def recording(context: Context, directory: str | None, *, create: bool) -> Iterator[Recorder]:
-    """The recorder of one workspace, locked; when the caller has answered, what may wait is done."""
+    """The recorder of one workspace, locked; what may wait is done once the caller has answered."""
     with locked(context, directory, create=create) as recorder:
         yield recorder
     maintain(context, recorder.store, [recorder.root])
@@ -118,11 +124,12 @@ def _opened(context: Context, directory: str | None, create: bool) -> tuple[Stor
     except NoStore:
         if not create:
             raise
-        root = _checked(context, directory or os.fsdecode(_new_root(context, None)))
+        path = os.fsdecode(_new_root(context, None)) if directory is None else directory
+        root = _checked(context, path)
         return Store.create(base), root
     if directory is None:
-        path = _new_root(context, store) if create else find_root(context, store, None).path
-        return store, _checked(context, os.fsdecode(path))
+        top = _new_root(context, store) if create else find_root(context, store, None).path
+        return store, _checked(context, os.fsdecode(top))
     root = _checked(context, directory)
     if not create and not is_known(store, root):
         raise BadInput(
@@ -180,11 +187,43 @@ def _consolidate(store: Store) -> None:
 
 
 def _prune(context: Context, store: Store) -> None:
-    if context.config.store.auto_prune and importlib.util.find_spec("core.retention"):
-        raise NotImplementedError
+    from core.retention import auto_prune
+
+    if not context.config.store.auto_prune:
+        return
+    pruned = auto_prune(store, policy_of(context.config.store), time.time_ns())
+    for error in pruned.errors if pruned else ():
+        note(context, f"warning: {error}")
+
+
+def policy_of(limits: StoreLimits) -> Policy:
+    """What core needs to know of the configured limits."""
+    from core.retention import MEGABYTE, Policy
+
+    return Policy(
+        max_points=limits.max_points,
+        burst_hours=limits.burst_hours,
+        burst_turns=limits.burst_turns,
+        max_total_size=limits.max_total_size_mb * MEGABYTE,
+        retention_days=limits.retention_days,
+        min_interval_hours=limits.min_interval_hours,
+        delete_orphans=limits.delete_orphans,
+    )
 
 
 # Words of the answers
+
+
+def taken_json(taken: Taken, seq: int) -> dict[str, object]:
+    """What a writing command tells programs of the snapshot or mark that it made."""
+    return {
+        "workspace": taken.snapshot.workspace,
+        "id": taken.snapshot.id.hex(),
+        "seq": seq,
+        "changed": taken.changed,
+        "gaps": taken.snapshot.gaps,
+        "durable": taken.durable,
+    }
 
 
 def point_json(point: Point) -> dict[str, object]:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from core.diff import diff_trees, dirs_of, entry_at, files_of
-from core.model import LINK, Entry, RelPath, is_within
+from core.model import LINK, Entry, RelPath, is_within, show_path
 from core.patch import FileChange, Read, find_renames, numstat
 from core.plan import State
+
+from .words import count, named, octal
 
 Private = Callable[[RelPath], bool]
 
@@ -100,3 +102,73 @@ def status_of(change: FileChange) -> str:
 
 def is_private(change: FileChange, private: Private) -> bool:
     return private(change.path) or (change.old_path is not None and private(change.old_path))
+
+
+# For people
+
+
+LETTERS = {
+    "added": "A",
+    "deleted": "D",
+    "renamed": "R",
+    "retyped": "T",
+    "modified": "M",
+    "mode": "m",
+}
+"""`m` is a change of permissions alone, which git's own letters do not have."""
+
+
+def total(found: Difference) -> str:
+    stats = list(filter(None, map(found.numstat, found.changes)))
+    come, gone = sum(come for come, _ in stats), sum(gone for _, gone in stats)
+    return f"{count(len(found.changes), 'file')}, +{come:,} -{gone:,}"
+
+
+def change_lines(found: Difference) -> list[str]:
+    """One line per path."""
+    lines = [_change_line(found, change) for change in found.changes]
+    lines += [f"  A {named(path)}/  (empty directory)" for path in found.came]
+    lines += [f"  D {named(path)}/  (empty directory)" for path in found.went]
+    return [
+        *lines,
+        *(f"  m {named(m.path)}  {octal(m.old)} -> {octal(m.new)}" for m in found.modes),
+    ]
+
+
+def _change_line(found: Difference, change: FileChange) -> str:
+    moved = f"{named(change.old_path)} -> " if change.old_path else ""
+    return f"  {LETTERS[status_of(change)]} {moved}{named(change.path)}{_numbers(found, change)}"
+
+
+def _numbers(found: Difference, change: FileChange) -> str:
+    stat = found.numstat(change)
+    if stat is None:
+        return "  binary"
+    return f"  +{stat[0]} -{stat[1]}" if any(stat) else ""
+
+
+# For programs
+
+
+def as_json(found: Difference) -> dict[str, object]:
+    return {
+        "changes": [_change_json(found, change) for change in found.changes],
+        "modes": [
+            {"path": show_path(m.path), "old": octal(m.old), "new": octal(m.new)}
+            for m in found.modes
+        ],
+        "dirs_added": [show_path(path) for path in found.came],
+        "dirs_deleted": [show_path(path) for path in found.went],
+    }
+
+
+def _change_json(found: Difference, change: FileChange) -> dict[str, object]:
+    stat = found.numstat(change)
+    return {
+        "path": show_path(change.path),
+        "old_path": show_path(change.old_path) if change.old_path else None,
+        "status": status_of(change),
+        "insertions": stat[0] if stat else 0,
+        "deletions": stat[1] if stat else 0,
+        "binary": stat is None,
+    }

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import click
 
@@ -14,16 +15,23 @@ from core.plan import Left, Plan, Step
 from core.recorder import Recorder
 from core.rollback import Request, Result, preview, rollback
 
-from .access import recording
+from .access import locked, recording
 from .asking import agreed
 from .context import Context
-from .output import answer, fail, is_terminal, note
+from .output import answer, fail, is_terminal
 from .words import capped, count, named, octal, one_line
 
-Wanted = Callable[[Recorder], Request | None]
+
+class Wish(NamedTuple):
+    """What is wanted, and the words that the preview begins with."""
+
+    request: Request
+    title: str
+
+
+Wanted = Callable[[Recorder], Wish | None]
 
 DONE, FAILED, EXCEPTIONS = 0, 1, 3
-TITLES = {"rollback": "Rollback to", "undo": "Undo: back to the state", "redo": "Redo: on to the state"}
 
 
 @dataclass(frozen=True)
@@ -56,20 +64,21 @@ def options(command: Callable[..., int]) -> Callable[..., int]:
 
 def run(context: Context, how: How, wanted: Wanted, none: str) -> int:
     """Shows, asks, does; `none` says what it means when there is nothing to go to."""
-    asking = not (how.yes or how.plan or how.dry_run)
-    if asking:
+    if how.yes or how.plan or how.dry_run:
+        plan = how.plan
+    else:
         _check_somebody_is_there(context)
-    with recording(context, how.directory, create=False) as recorder:
-        request = wanted(recorder)
-        if request is None:
+        plan = None
+    if how.dry_run or plan is None:
+        shown = _look(context, how, wanted)
+        if shown is None:
             answer(context, _nothing(), none)
+        if shown is None or shown.outcome == "nothing" or plan is not None:
             return DONE
-        request = replace(request, plan=how.plan)
-        result = preview(recorder, request) if how.dry_run or asking else rollback(recorder, request)
-    if how.dry_run:
-        answer(context, as_json(result), "\n".join(_preview(request, result, how)))
-        return DONE
-    return _ask(context, how, request, result) if asking else _report(context, how, result)
+        if not agreed(context, "Go on?"):
+            return FAILED
+        plan = shown.plan.hash
+    return _do(context, how, wanted, plan, none)
 
 
 def _check_somebody_is_there(context: Context) -> None:
@@ -77,16 +86,24 @@ def _check_somebody_is_there(context: Context) -> None:
         raise click.UsageError("Nobody can be asked here: pass --yes, or --dry-run to only look.")
 
 
-def _ask(context: Context, how: How, request: Request, shown: Result) -> int:
-    """The workspace is not locked while somebody thinks; the plan's hash tells if it has moved."""
-    answer(context, {}, "\n".join(_preview(request, shown, how)))
-    if shown.outcome == "nothing":
-        return DONE
-    if not agreed(context, "Go on?"):
-        return FAILED
+def _look(context: Context, how: How, wanted: Wanted) -> Result | None:
+    """Shows what would be done; the workspace is not locked while somebody thinks about it."""
+    with locked(context, how.directory, create=False) as recorder:
+        wish = wanted(recorder)
+        if wish is None:
+            return None
+        result = preview(recorder, replace(wish.request, plan=how.plan))
+    answer(context, as_json(result), "\n".join([wish.title, *_preview(result, how)]))
+    return result
+
+
+def _do(context: Context, how: How, wanted: Wanted, plan: str, none: str) -> int:
     with recording(context, how.directory, create=False) as recorder:
-        result = rollback(recorder, replace(request, plan=shown.plan.hash))
-    return _report(context, how, result)
+        wish = wanted(recorder)
+        if wish is None:
+            answer(context, _nothing(), none)
+            return DONE
+        return _report(context, how, rollback(recorder, replace(wish.request, plan=plan)))
 
 
 def _report(context: Context, how: How, result: Result) -> int:
@@ -168,8 +185,7 @@ def _nothing() -> dict[str, object]:
 # For people
 
 
-def _preview(request: Request, result: Result, how: How) -> Iterator[str]:
-    yield f"{TITLES[request.op]} {request.label}"
+def _preview(result: Result, how: How) -> Iterator[str]:
     if result.outcome == "nothing":
         yield "Nothing to do: everything is as it was then."
         yield from _left_lines("Stays as it is", result.kept, how.full)
@@ -253,7 +269,8 @@ def _result_lines(result: Result, how: How) -> list[str]:
     if result.outcome == "nothing":
         left = _left_lines("Stays as it is", result.kept, how.full)
         return ["Nothing to do: everything is as it was then.", *left]
-    lines = [f"{_done_words(result)} `turnmark undo` takes this back."]
+    back = "redo" if how.words[0] == "undo" else "undo"
+    lines = [f"{_done_words(result)} `turnmark {back}` takes this back."]
     if result.outcome == "conflicts":
         lines = ["Nothing could be brought back."]
     lines += _left_lines("Stays as it is", result.kept, how.full)
@@ -270,7 +287,3 @@ def _done_words(result: Result) -> str:
         (len(groups.modes), "with other permissions"),
     )
     return "Done: " + ", ".join(f"{number:,} {word}" for number, word in parts if number) + "."
-
-
-def after_refusal(context: Context) -> None:
-    note(context, "Nothing was changed.")

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+from core.errors import TurnmarkError
+
 from .bench import QUICK, Bench, Scale
-from .contenders import Skipped, Wrong
+from .contenders import Wrong
 from .measure import Result
-from .rows_keep import copies, kept, listing, rollback
+from .rows_keep import copies, kept, listing, rolled_back
 from .rows_write import (
     changed_1,
     changed_20,
@@ -36,7 +38,7 @@ ROWS: dict[str, Row] = {
     "changed-20": changed_20,
     "changed-1000": changed_1000,
     "nothing": nothing_changed,
-    "rollback": rollback,
+    "rollback": rolled_back,
     "limits": limits,
     "memory": memory,
     "list": listing,
@@ -81,9 +83,7 @@ def _measure(bench: Bench, names: list[str], judge: bool) -> tuple[list[Result],
             for result in ROWS[name](bench):
                 results.append(result)
                 _print(_cells(result, judge))
-        except Skipped as error:
-            print(f"SKIPPED {name}: {error}", flush=True)
-        except Wrong as error:
+        except (Wrong, TurnmarkError) as error:
             wrong.append(f"{name}: {error}")
             print(f"WRONG {wrong[-1]}", flush=True)
     return results, wrong

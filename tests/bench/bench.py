@@ -48,10 +48,13 @@ class Bench:
         self._edits: dict[int, Edits] = {}
         self._pairs: dict[int, tuple[Turnmark, Git]] = {}
         self._numbers = count()
+        self._places: list[str] = []
 
     def place(self, name: str) -> str:
         """A path of its own for a store, or anything else that must be new."""
-        return f"{self.scratch}/{name}-{os.getpid()}-{next(self._numbers)}"
+        place = f"{self.scratch}/{name}-{os.getpid()}-{next(self._numbers)}"
+        self._places.append(place)
+        return place
 
     def tree(self, files: int) -> str:
         """The tree of that size; one that an earlier run left is taken as it is."""
@@ -60,6 +63,13 @@ class Bench:
             shutil.rmtree(root + ".part", ignore_errors=True)
             build(root + ".part", files)
             os.rename(root + ".part", root)
+        return root
+
+    def copy_of(self, files: int, *, link: bool = False) -> str:
+        """A workspace of a row's own, gone with the bench."""
+        root = self.place("copy")
+        copy = os.link if link else shutil.copy2
+        shutil.copytree(self.tree(files), root, symlinks=True, copy_function=copy)
         return root
 
     def edits(self, files: int) -> Edits:
@@ -92,6 +102,8 @@ class Bench:
         for pair in self._pairs.values():
             remove(pair)
         self._pairs.clear()
+        for place in self._places:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def remove(pair: tuple[Turnmark, Git]) -> None:

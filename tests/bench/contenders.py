@@ -34,10 +34,6 @@ class Wrong(Exception):
     """A contender gave a result that is not the right one; no time of it counts."""
 
 
-class Skipped(Exception):
-    """What a row measures is not there yet."""
-
-
 class Git:
     """Owns a repository that git fills by `git add -A && git commit`, with its default settings."""
 

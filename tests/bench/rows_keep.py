@@ -2,15 +2,169 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from core.consolidate import consolidate
+from core.history import History, MarkSpec
+from core.model import Oid, Snapshot
+from core.rollback import Request, rollback
+from core.store import Store
+from core.sweep import deep_repack
 
 from .bench import Bench
-from .contenders import Skipped, Turnmark
-from .measure import Result, bytes_ratio
+from .contenders import QUIET_GIT, REPOSITORY, Turnmark, Wrong, check_store
+from .measure import Result, bytes_ratio, in_turns, seconds, within
+from .trees import SEED, Edits
 
 WORKSPACES = 10
+POINT_FILES = 200
+BURST_EVERY, BURST_FILES = 200, 1_000
+
+
+def rolled_back(bench: Bench) -> Iterator[Result]:
+    """A rollback holds a full scan, which is what it is compared with."""
+    files = bench.scale.large
+    edits, (ours, _) = bench.edits(files), bench.pair(files)
+    targets: list[Snapshot] = []
+
+    def prepare() -> None:
+        targets.append(ours.take(mark=MarkSpec("manual")))
+        edits.change(1)
+
+    def act() -> None:
+        found = rollback(ours.recorder, Request(targets[-1].id, targets[-1].seq, "bench"))
+        if found.outcome != "done" or ours.tree() != targets[-1].files.hex():
+            raise Wrong(f"The rollback ended as '{found.outcome}' with tree {ours.tree()}.")
+
+    found = in_turns(bench.scale.changes, prepare, act, ours.take)
+    yield found.costs(f"rollback of 1 in {files:,}", 1.5, "full scan")
+
+
+def listing(bench: Bench) -> Iterator[Result]:
+    """From the shell, as a person asks; the points were consolidated, as old ones are."""
+    home, root = bench.place("home"), bench.copy_of(POINT_FILES)
+    ours, edits = Turnmark(f"{home}/store", root, sync=False), Edits(root)
+    ours.take()
+    for number in range(bench.scale.points):
+        ours.take(edits.change(1), MarkSpec("manual", label=f"point {number}"))
+    ours.close()
+    consolidate(Store.open(ours.base))
+    program = _program(home)
+    points = json.loads(_shell(home, root, *program, "list", "--json"))["points"]
+    if len(points) != bench.scale.points:
+        raise Wrong(f"list shows {len(points)} of {bench.scale.points} points")
+    times = [seconds(partial(_shell, home, root, *program, "list")) for _ in range(9)]
+    yield within(f"list {len(points):,} points, cold from the shell", times, 150)
+
+
+def _program(home: str) -> tuple[str, ...]:
+    """The installed command, or what an installer would have written in its place."""
+    installed = Path(sys.executable).with_name("turnmark")
+    if installed.exists():
+        return (str(installed),)
+    script = Path(home, "turnmark.py")
+    script.write_text(
+        f"import sys\nsys.path[0] = {str(REPOSITORY)!r}\n"
+        "from watcher.cli import main\nsys.exit(main())\n"
+    )
+    return (sys.executable, str(script))
+
+
+def _shell(home: str, root: str, *command: str) -> str:
+    env = {"PATH": os.defpath, "HOME": home, "TURNMARK_HOME": home, "TURNMARK_RUNTIME_DIR": home}
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Wrong(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def kept(bench: Bench) -> Iterator[Result]:
+    """Many snapshots: their packs as written, then consolidated, then repacked for the deltas."""
+    base = _many_snapshots(bench)
+    count = f"{bench.scale.kept:,} snapshots"
+    before, after = bench.place("before"), bench.place("gc")
+    shutil.copytree(base, before)
+    consolidate(Store.open(base))
+    what = f"{count}, consolidated"
+    yield bytes_ratio(what, pack_bytes(base), pack_bytes(before), "packs", 1)
+    yield _reading(bench, what, base, before)
+    shutil.copytree(before, after)  # git finds no deltas between objects of one and the same pack
+    _gc(after)
+    _deep_repack(base)
+    what = f"{count}, deeply repacked"
+    yield bytes_ratio(what, pack_bytes(base), pack_bytes(after), "git gc", 1.1)
+    yield _reading(bench, what, base, before)
+    _check_kept(base, bench.scale.kept)
+
+
+def _many_snapshots(bench: Bench) -> str:
+    """Most changes are in a few hot files, some anywhere, and now and then there are many."""
+    root = bench.copy_of(bench.scale.small)
+    ours, edits = Turnmark(bench.place("store"), root, sync=False), Edits(root)
+    rng, hot = random.Random(SEED), edits.files[: bench.scale.hot]
+    ours.take()
+    for number in range(1, bench.scale.kept):
+        many = min(BURST_FILES, len(edits.files)) if number % BURST_EVERY == 0 else 0
+        paths = edits.change(many or rng.randint(0, 4)) + rng.sample(hot, rng.randint(1, 16))
+        for path in paths:
+            edits.edit(path)
+        ours.take(paths)
+    ours.close()
+    return ours.base
+
+
+def _reading(bench: Bench, what: str, now: str, before: str) -> Result:
+    oids = _some_blobs(Store.open(before), bench.scale.blobs)
+    found = in_turns(5, lambda: None, partial(_read, now, oids), partial(_read, before, oids))
+    return found.costs(f"{what}, read {len(oids):,} blobs", 1, "packs")
+
+
+def _read(base: str, oids: list[Oid]) -> None:
+    store = Store.open(base)
+    for oid in oids:
+        store.blob(oid)
+
+
+def _some_blobs(store: Store, count: int) -> list[Oid]:
+    every = sorted({oid for pack in store.packs() for oid in pack.oids()})
+    random.Random(SEED).shuffle(every)
+    found: list[Oid] = []
+    for oid in every:
+        if store.read(oid)[0] == "blob":
+            found.append(oid)
+        if len(found) == count:
+            break
+    return found
+
+
+def _deep_repack(base: str) -> None:
+    found = deep_repack(Store.open(base))
+    if found.errors:
+        raise Wrong(f"deep repack: {'; '.join(found.errors)}")
+
+
+def _gc(base: str) -> None:
+    subprocess.run(
+        ["git", "--git-dir", base, "gc", "--quiet"], env=QUIET_GIT, capture_output=True, check=True
+    )
+
+
+def _check_kept(base: str, count: int) -> None:
+    """Nothing is missing, for us or for git."""
+    store = Store.open(base)
+    for workspace in os.listdir(f"{base}/turnmark/workspaces"):
+        found = list(History(store, workspace.removesuffix(".json")).snapshots())
+        if len(found) != count:
+            raise Wrong(f"{len(found)} of {count} snapshots are left.")
+    check_store(base)
 
 
 def copies(bench: Bench) -> Iterator[Result]:
@@ -18,14 +172,11 @@ def copies(bench: Bench) -> Iterator[Result]:
     files = bench.scale.small
     base, sizes = bench.place("store"), []
     for _ in range(WORKSPACES):
-        root = bench.place("copy")
-        shutil.copytree(bench.tree(files), root, symlinks=True, copy_function=os.link)
+        root = bench.copy_of(files, link=True)
         ours = Turnmark(base, root)
         ours.take()
         ours.close()
         sizes.append((bytes_below(f"{base}/objects"), bytes_below(base)))
-        shutil.rmtree(root)
-    shutil.rmtree(base)
     (one, one_all), (ten, ten_all) = sizes[0], sizes[-1]
     what = f"ten workspaces with the same {files:,}"
     yield bytes_ratio(f"{what}, objects", ten, one, "one", 1.1)
@@ -38,17 +189,7 @@ def bytes_below(top: str) -> int:
     return sum(os.lstat(os.path.join(above, name)).st_size for above, name in walk)
 
 
-def kept(bench: Bench) -> Iterator[Result]:
-    yield from _skipped("core.consolidate and core.sweep are not there yet")
-
-
-def listing(bench: Bench) -> Iterator[Result]:
-    yield from _skipped("the command line has no list yet")
-
-
-def rollback(bench: Bench) -> Iterator[Result]:
-    yield from _skipped("core.rollback is not there yet")
-
-
-def _skipped(why: str) -> Iterator[Result]:
-    raise Skipped(why)
+def pack_bytes(base: str) -> int:
+    """Of packs and their indexes; what git puts beside them is not held against it."""
+    with os.scandir(f"{base}/objects/pack") as found:
+        return sum(e.stat().st_size for e in found if e.name.endswith((".pack", ".idx")))

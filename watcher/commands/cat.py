@@ -52,7 +52,7 @@ def _missing(state: State, target: Target, path: RelPath) -> BadInput:
     if reason:
         return BadInput(
             f"{named(path)} is not held by {target.label}: {reason} ({MEANING[reason]}).",
-            "`turnmark history PATH` shows whether another point holds it.",
+            f"`turnmark history {named(path)}` shows whether another point holds it.",
         )
     return BadInput(
         f"{named(path)} was not there at {target.label}.",

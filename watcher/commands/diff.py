@@ -13,11 +13,18 @@ from core.plan import State
 
 from ..access import rel_path
 from ..context import Context, pass_context
-from ..differences import Difference, Private, difference, is_private
+from ..differences import (
+    Difference,
+    Private,
+    as_json,
+    change_lines,
+    difference,
+    is_private,
+    total,
+)
 from ..output import answer, clean_text, is_terminal, note, put
 from ..views import View, dir_option, full_option, open_view, private_paths, say_damage
 from ..words import count, named, octal
-from .show import change_json, extras_json
 
 MOST_LINES = 80
 PATHS = "turnmark.diff.paths"
@@ -63,9 +70,9 @@ def command(
     found = difference(*states, tops)
     hidden = (lambda _: False) if private else private_paths(context, view.root)
     if context.json:
-        answer(context, {"from": names[0], "to": names[1], **_json(found)})
+        answer(context, {"from": names[0], "to": names[1], **as_json(found)})
     elif not context.quiet:
-        _print(context, stat_lines(found) if stat else _patch(found, hidden), full=full)
+        _print(context, _stat(found) if stat else _patch(found, hidden), full=full)
         if not found:
             note(context, f"Nothing differs between {names[0]} and {names[1]}.")
     say_damage(context, view.timeline.damage)
@@ -81,11 +88,6 @@ def _sides(view: View, points: tuple[str, ...]) -> tuple[tuple[str, str], tuple[
         return (first.label, "now"), (old, view.state_now())
     second = view.resolve(points[1])
     return (first.label, second.label), (old, view.state(second.snapshot))
-
-
-def _json(found: Difference) -> dict[str, object]:
-    changes = [change_json(found, change) for change in found.changes]
-    return {"changes": changes, **extras_json(found)}
 
 
 # As text
@@ -116,33 +118,10 @@ def _extras(found: Difference) -> Iterator[str]:
         yield f"mode change {octal(moded.old)} => {octal(moded.new)} {named(moded.path)}"
 
 
-def stat_lines(found: Difference) -> Iterator[bytes]:
-    """One line per file, and the sum."""
-    total = [0, 0]
-    names = {change.path: _stat_name(change) for change in found.changes}
-    room = max(map(len, names.values()), default=0)
-    for change in found.changes:
-        stat = found.numstat(change)
-        total = [total[0] + (stat or (0, 0))[0], total[1] + (stat or (0, 0))[1]]
-        numbers = f"+{stat[0]} -{stat[1]}" if stat else "binary"
-        yield f" {names[change.path]:{room}}  {_stat_word(change)}  {numbers}\n".encode(
-            "utf-8", "surrogateescape"
-        )
-    yield from (f" {line}\n".encode("utf-8", "surrogateescape") for line in _extras(found))
-    if found:
-        files = count(len(found.changes), "file")
-        yield f" {files} changed, +{total[0]:,} -{total[1]:,}\n".encode()
-
-
-def _stat_name(change: FileChange) -> str:
-    moved = f"{named(change.old_path)} => " if change.old_path else ""
-    return moved + named(change.path)
-
-
-def _stat_word(change: FileChange) -> str:
-    if change.old is None:
-        return "new "
-    return "gone" if change.new is None else "    "
+def _stat(found: Difference) -> Iterator[bytes]:
+    """One line per path, and the sum."""
+    lines = [*change_lines(found), f"  {total(found)}"] if found else []
+    yield from (line.encode("utf-8", "surrogateescape") + b"\n" for line in lines)
 
 
 def _print(context: Context, pieces: Iterable[bytes], *, full: bool) -> None:

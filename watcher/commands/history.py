@@ -11,8 +11,8 @@ from core.versions import Version, history_of
 from ..access import rel_path
 from ..context import Context, pass_context
 from ..output import Table, age, answer, size
-from ..views import View, dir_option, full_option, open_view, say_damage
-from ..words import capped, named, octal, short
+from ..views import View, dir_option, open_view, say_damage
+from ..words import named, octal, short
 
 
 @click.command(epilog="Print a version with `turnmark cat ID PATH`.")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from core.recorder import Recorder
-from core.rollback import Request, redo_request
+from core.rollback import redo_request
 
 from ..context import Context, pass_context
-from ..rollbacks import How, options, run
+from ..rollbacks import How, Wish, options, run
 
 
 @click.command()
@@ -19,8 +19,9 @@ def command(
 ) -> int:
     """Do the last undone rollback again."""
 
-    def wanted(recorder: Recorder) -> Request | None:
-        return redo_request(recorder.store, recorder.root.id)
+    def wanted(recorder: Recorder) -> Wish | None:
+        request = redo_request(recorder.store, recorder.root.id)
+        return Wish(request, f"Redo: on to the state {request.label}") if request else None
 
     where = ("--dir", directory) if directory else ()
     how = How(("redo", *where), dry_run, plan, yes, full, directory)

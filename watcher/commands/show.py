@@ -10,24 +10,15 @@ import click
 from core.about import About
 from core.history import read_snapshot
 from core.model import Gap, Oid, Point, Snapshot, rfc3339, show_path
-from core.patch import FileChange
 from core.timeline import Target
 
 from ..access import point_json
 from ..context import Context, pass_context
-from ..differences import Difference, difference, status_of
+from ..differences import Difference, as_json, change_lines, difference, total
 from ..output import age, answer
 from ..views import View, dir_option, full_option, open_view, say_damage
-from ..words import capped, count, local_time, named, octal, one_line, short
+from ..words import capped, count, local_time, named, one_line, short
 
-LETTERS = {
-    "added": "A",
-    "deleted": "D",
-    "renamed": "R",
-    "retyped": "T",
-    "modified": "M",
-    "mode": "m",
-}
 MEANING = {
     "excluded": "left out by the exclude patterns",
     "ignored": "left out by a .gitignore",
@@ -42,10 +33,10 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Part:
-    """Changes up to or by a point, and the words that say which."""
+    """Changes by the point's turn, or since the point that is named."""
 
     name: str
-    since: Oid | None
+    since: Oid
     difference: Difference
 
 
@@ -69,7 +60,7 @@ def command(context: Context, point: str, directory: str | None, full: bool) -> 
         "turn_changes": _part_json(next((p for p in parts if p.name == "turn"), None)),
         "gaps": [_gap_json(gap) for gap in state.about.gap_list()],
     }
-    lines = [*_header(context, target, snapshot), *_part_lines(view, parts, full)]
+    lines = [*_header(target, snapshot), *_part_lines(parts, full)]
     lines += _gap_lines(state.about, full)
     answer(context, data, "\n".join(lines))
     say_damage(context, view.timeline.damage)
@@ -84,7 +75,8 @@ def _parts(view: View, target: Target) -> Iterator[Part]:
             return
     previous = next((p for p in view.points if p.seq < target.seq), None)
     if previous:
-        yield Part("since", previous.id, _between(view, previous.id, target.snapshot))
+        name = f"point {previous.n}" if previous.n else "the point before"
+        yield Part(name, previous.id, _between(view, previous.id, target.snapshot))
 
 
 def _between(view: View, old: Oid, new: Oid) -> Difference:
@@ -94,16 +86,28 @@ def _between(view: View, old: Oid, new: Oid) -> Difference:
 # For people
 
 
-def _header(context: Context, target: Target, snapshot: Snapshot) -> Iterator[str]:
-    yield f"{target.label}: {_what(target.point) if target.point else 'a state in between'}"
-    if target.point and target.point.label:
-        yield f"  label   {one_line(target.point.label, 200)}"
-    time_ns = target.point.time_ns if target.point else snapshot.time_ns
-    yield f"  time    {local_time(time_ns)}, {age(time_ns)}"
-    yield f"  id      {snapshot.id.hex()}{', pinned' if _pinned(target.point) else ''}"
-    yield f"  holds   {count(snapshot.total, 'file')}, {count(snapshot.gaps, 'gap')}"
-    if snapshot.note:
-        yield f"  note    {one_line(snapshot.note, 200)}"
+def _header(target: Target, snapshot: Snapshot) -> Iterator[str]:
+    point = target.point
+    yield _title(target, snapshot)
+    label = one_line(point.label, 200) if point else ""
+    time_ns = point.time_ns if point and point.id == snapshot.id else snapshot.time_ns
+    if label:
+        yield f"  label  {label}"
+    yield f"  time   {local_time(time_ns)}, {age(time_ns)}"
+    yield f"  id     {snapshot.id.hex()}{', pinned' if _pinned(point) else ''}"
+    yield f"  holds  {count(snapshot.total, 'file')}, {count(snapshot.gaps, 'gap')}"
+    if snapshot.note and snapshot.note != label:
+        yield f"  note   {one_line(snapshot.note, 200)}"
+
+
+def _title(target: Target, snapshot: Snapshot) -> str:
+    point = target.point
+    if point is None:
+        return f"{target.label[0].upper()}{target.label[1:]}"
+    name = f"Point {point.n}" if point.n else f"Snapshot {short(snapshot.id)}"
+    if snapshot.id != point.id:
+        return f"The end of turn {point.turn} of session {point.session}{_agent(point)}"
+    return f"{name}: {_what(point)}"
 
 
 def _pinned(point: Point | None) -> bool:
@@ -111,54 +115,31 @@ def _pinned(point: Point | None) -> bool:
 
 
 def _what(point: Point) -> str:
-    if point.kind != "turn":
-        return {"manual": "set by hand", "burst": "a burst of changes"}.get(point.kind, point.kind)
+    words = {"manual": "set by hand", "burst": "a burst of changes", "baseline": "the baseline"}
+    if point.kind == "turn":
+        return f"before turn {point.turn} of session {point.session}{_agent(point)}"
+    return words.get(point.kind, point.kind)
+
+
+def _agent(point: Point) -> str:
     agent = f" ({point.agent})" if point.agent else ""
-    status = "" if point.status in (None, "ok") else f", {point.status}"
-    return f"before turn {point.turn} of session {point.session}{agent}{status}"
+    return agent if point.status in (None, "ok") else f"{agent}, {point.status}"
 
 
-def _part_lines(view: View, parts: list[Part], full: bool) -> Iterator[str]:
+def _part_lines(parts: list[Part], full: bool) -> Iterator[str]:
     for part in parts:
         yield ""
-        yield _part_title(view, part)
-        yield from capped(list(_change_lines(part.difference)), full=full)
+        yield _part_title(part)
+        yield from capped(change_lines(part.difference), full=full)
 
 
-def _part_title(view: View, part: Part) -> str:
-    ins, dels = _line_counts(part.difference)
-    what = f"{count(len(part.difference.changes), 'file')}, +{ins:,} -{dels:,}"
+def _part_title(part: Part) -> str:
     if part.name == "turn":
-        return f"Changed by this turn: {what}" if part.difference else "This turn changed nothing."
-    number = view.numbers.get(part.since) if part.since else None
-    before = f"point {number}" if number else "the point before"
-    if not part.difference:
-        return f"Nothing had changed since {before}."
-    return f"Changed since {before}: {what}"
-
-
-def _line_counts(diff: Difference) -> tuple[int, int]:
-    stats = [diff.numstat(change) or (0, 0) for change in diff.changes]
-    return sum(ins for ins, _ in stats), sum(dels for _, dels in stats)
-
-
-def _change_lines(diff: Difference) -> Iterator[str]:
-    for change in diff.changes:
-        moved = f"{named(change.old_path)} -> " if change.old_path else ""
-        yield f"  {LETTERS[status_of(change)]} {moved}{named(change.path)}{_numbers(diff, change)}"
-    for path in diff.came:
-        yield f"  A {named(path)}/ (empty directory)"
-    for path in diff.went:
-        yield f"  D {named(path)}/ (empty directory)"
-    for moded in diff.modes:
-        yield f"  m {named(moded.path)}  {octal(moded.old)} -> {octal(moded.new)}"
-
-
-def _numbers(diff: Difference, change: FileChange) -> str:
-    stat = diff.numstat(change)
-    if stat is None:
-        return "  binary"
-    return f"  +{stat[0]} -{stat[1]}" if any(stat) else ""
+        what = "Changed by this turn" if part.difference else "This turn changed nothing."
+    else:
+        what = "Changed since" if part.difference else "Nothing had changed since"
+        what = f"{what} {part.name}{'' if part.difference else '.'}"
+    return f"{what}: {total(part.difference)}" if part.difference else what
 
 
 def _gap_lines(about: About, full: bool) -> Iterator[str]:
@@ -188,41 +169,7 @@ def _snapshot_json(snapshot: Snapshot) -> dict[str, object]:
 
 
 def _part_json(part: Part | None) -> dict[str, object] | None:
-    if part is None:
-        return None
-    ins, dels = _line_counts(part.difference)
-    return {
-        "since": part.since.hex() if part.since else None,
-        "insertions": ins,
-        "deletions": dels,
-        "changes": [change_json(part.difference, change) for change in part.difference.changes],
-        **extras_json(part.difference),
-    }
-
-
-def change_json(diff: Difference, change: FileChange) -> dict[str, object]:
-    """One changed file, as `diff` tells it too."""
-    stat = diff.numstat(change)
-    return {
-        "path": show_path(change.path),
-        "old_path": show_path(change.old_path) if change.old_path else None,
-        "status": status_of(change),
-        "insertions": stat[0] if stat else 0,
-        "deletions": stat[1] if stat else 0,
-        "binary": stat is None,
-    }
-
-
-def extras_json(diff: Difference) -> dict[str, object]:
-    """What git's trees do not hold."""
-    return {
-        "modes": [
-            {"path": show_path(m.path), "old": octal(m.old), "new": octal(m.new)}
-            for m in diff.modes
-        ],
-        "dirs_added": [show_path(path) for path in diff.came],
-        "dirs_deleted": [show_path(path) for path in diff.went],
-    }
+    return {"since": part.since.hex(), **as_json(part.difference)} if part else None
 
 
 def _gap_json(gap: Gap) -> dict[str, object]:

@@ -1,0 +1,722 @@
+"""Which snapshots and marks stay, and how those that do not are dropped.
+
+`keep` is pure and knows one workspace's history; `prune` applies it to a store, workspace by
+workspace, and then to its size. What is no longer referenced is `sweep`'s business.
+
+Order of a prune, and what is true if the process dies after each step:
+1. decided without a lock; under the exclusive lock decided again where references came or went;
+2. the ids to be dropped are noted, the generation moves, packed-refs is replaced, loose references
+   go: some or all are dropped, the next prune decides the same about the rest;
+3. of a workspace dropped whole its cache, journal and last its register go: a register without
+   references is removed by the next prune;
+4. swept: see there; 5. if the store is above its cap: from 2 again, with more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import stat
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from .consolidate import PATIENCE, compact
+from .disk import Disk
+from .errors import Damaged
+from .history import History, workspaces
+from .model import Mark, Oid, Snapshot, parse_path
+from .objects import parse_headers
+from .recorder import registry_path
+from .refs import TOP, ref_name
+from .store import Store
+from .sweep import Reach, Swept, drop_refs, reclaim, repack, size_on_disk
+
+MEGABYTE = 1 << 20
+HOUR_NS = 3600 * 1_000_000_000
+UNDOABLE = 10
+"""So many of the newest rollbacks keep the states that undo and redo need."""
+ROUNDS = 8
+SLACK = 16384
+"""Files take whole blocks."""
+INDEX_BYTES = 32
+"""What an object takes beside its bytes: its entry in the index, and a share of a reference."""
+
+State = Literal["live", "orphan", "away"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The limits; 0 switches one off. One MB is 2**20 bytes, as for file sizes."""
+
+    max_points: int = 100
+    burst_hours: float = 24
+    burst_turns: int = 10
+    max_total_size: int = 1000 * MEGABYTE
+    retention_days: float = 14
+    min_interval_hours: float = 24
+    delete_orphans: bool = True
+
+
+class Kept(NamedTuple):
+    """The numbers of the marks and snapshots that stay."""
+
+    marks: frozenset[int]
+    snapshots: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What stays or goes as one: the marks of a point, or the snapshot of a burst."""
+
+    marks: tuple[Mark, ...] = ()
+    burst: Snapshot | None = None
+
+    @property
+    def seq(self) -> int:
+        return self.burst.seq if self.burst else self.marks[-1].seq
+
+    @property
+    def is_turn(self) -> bool:
+        return bool(self.marks) and self.marks[0].kind in ("turn-begin", "turn-end")
+
+    def own_ids(self) -> set[Oid]:
+        return {self.burst.id} if self.burst else {mark.id for mark in self.marks}
+
+    def ids(self) -> set[Oid]:
+        """By any of these it can be pinned."""
+        return self.own_ids() | {mark.snapshot for mark in self.marks}
+
+
+# The rules, pure
+
+
+def keep(
+    marks: Sequence[Mark],
+    snapshots: Sequence[Snapshot],
+    pins: Collection[Oid],
+    now_ns: int,
+    policy: Policy,
+    *,
+    live: bool = True,
+) -> Kept:
+    """What stays of one workspace. Order is by number: clocks jump, numbers do not.
+
+    Bursts go before points: none stays that is older than a point that went.
+    """
+    book = Book(tuple(marks), tuple(snapshots), frozenset(pins), live)
+    age = _ages(book, now_ns)
+    limit = policy.retention_days * 24 * HOUR_NS
+    young = [row.seq for row in book.points if not limit or age[row.seq] <= limit]
+    within = set(young[-policy.max_points :] if policy.max_points else young)
+    points = [row for row in book.points if row.seq in within or book.is_fixed(row)]
+    gone = max({row.seq for row in book.points} - {row.seq for row in points}, default=0)
+    stays = _burst_rule(book, age, policy)
+    bursts = [row for row in book.bursts if book.is_fixed(row) or (row.seq > gone and stays(row))]
+    return book.held_by([*points, *bursts])
+
+
+def _ages(book: Book, now_ns: int) -> dict[int, int]:
+    """By number, in ns: nothing is older than what came before it, and the future is now."""
+    ages: dict[int, int] = {}
+    latest = 0
+    items: list[Mark | Snapshot] = [*book.marks, *book.snapshots]
+    for item in sorted(items, key=lambda item: item.seq):
+        latest = max(latest, min(item.time_ns, now_ns))
+        ages[item.seq] = now_ns - latest
+    return ages
+
+
+def _burst_rule(book: Book, age: dict[int, int], policy: Policy) -> Callable[[Row], bool]:
+    turns = [row.marks[0].seq for row in book.points if row.is_turn]
+    since = min(turns[-policy.burst_turns :], default=0) if policy.burst_turns else 0
+    hours, days = policy.burst_hours * HOUR_NS, policy.retention_days * 24 * HOUR_NS
+
+    def stays(row: Row) -> bool:
+        if days and age[row.seq] > days:
+            return False
+        recent = bool(hours) and age[row.seq] <= hours
+        in_turns = bool(since) and row.seq > since
+        return recent or in_turns or not (hours or policy.burst_turns)
+
+    return stays
+
+
+@dataclass(frozen=True)
+class Book:
+    """One workspace's history with what is never to be dropped of it.
+
+    live: its newest point and its newest snapshot stay.
+    """
+
+    marks: tuple[Mark, ...]
+    snapshots: tuple[Snapshot, ...]
+    pins: frozenset[Oid]
+    live: bool
+
+    @cached_property
+    def points(self) -> list[Row]:
+        """Begin and end of a turn are one point; ordered by the last mark of each."""
+        found: dict[object, list[Mark]] = {}
+        for mark in sorted(self.marks, key=lambda mark: mark.seq):
+            found.setdefault(_point_key(mark), []).append(mark)
+        return sorted((Row(tuple(group)) for group in found.values()), key=lambda row: row.seq)
+
+    @cached_property
+    def bursts(self) -> list[Row]:
+        marked = {mark.snapshot for mark in self.marks}
+        rows = [Row(burst=one) for one in self.snapshots if one.id not in marked]
+        return sorted(rows, key=lambda row: row.seq)
+
+    @cached_property
+    def newest(self) -> frozenset[Oid]:
+        """The newest snapshot, and the newest complete one if it is another; the newest mark."""
+        ordered = sorted(self.snapshots, key=lambda one: one.seq)
+        whole = [one for one in ordered if not one.partial]
+        marks = [mark for row in self.points[-1:] for mark in row.marks[-1:]]
+        newest: list[Mark | Snapshot] = [*ordered[-1:], *whole[-1:], *marks]
+        return frozenset(one.id for one in newest)
+
+    @cached_property
+    def fixed(self) -> frozenset[int]:
+        """The numbers of the rows that never go."""
+        rows = [*self.points, *self.bursts]
+        pinned = {row.seq for row in rows if not self.pins.isdisjoint(row.ids())}
+        last = {row.seq for row in rows if not self.newest.isdisjoint(row.own_ids())}
+        return frozenset(pinned | (last if self.live else set()))
+
+    def is_fixed(self, row: Row) -> bool:
+        return row.seq in self.fixed
+
+    def droppable(self) -> list[Row]:
+        """What may go for the sake of size, in that order: bursts first, oldest first."""
+        return [row for row in (*self.bursts, *self.points) if not self.is_fixed(row)]
+
+    def held_by(self, rows: Iterable[Row]) -> Kept:
+        """The numbers of what the rows are made of and need."""
+        rows = list(rows)
+        marks = [mark for row in rows for mark in row.marks]
+        ids = {row.burst.id for row in rows if row.burst is not None}
+        ids |= {mark.snapshot for mark in marks} | _undo_states(marks) | self.pins
+        if self.live:
+            ids |= self.newest
+        return Kept(
+            frozenset(mark.seq for mark in marks),
+            frozenset(one.seq for one in self.snapshots if one.id in ids),
+        )
+
+
+def _point_key(mark: Mark) -> object:
+    in_turn = mark.kind in ("turn-begin", "turn-end")
+    named = mark.turn is not None or mark.turn_id is not None
+    return (mark.session, mark.turn, mark.turn_id) if in_turn and named else mark.seq
+
+
+def _undo_states(marks: Iterable[Mark]) -> set[Oid]:
+    """The snapshots that the newest rollbacks came from and went to."""
+    rollbacks = sorted((m for m in marks if m.kind == "rollback"), key=lambda mark: mark.seq)
+    return {oid for mark in rollbacks[-UNDOABLE:] for oid in _states_of(mark)}
+
+
+def _states_of(mark: Mark) -> set[Oid]:
+    named = [mark.extra.get(key) for key in ("before", "target")]
+    return {Oid(bytes.fromhex(text)) for text in named if isinstance(text, str) and _is_id(text)}
+
+
+def _is_id(text: str) -> bool:
+    return re.fullmatch("[0-9a-f]{40}", text) is not None
+
+
+# Where a workspace's directory is
+
+
+def state_of(disk: Disk, record: object) -> State:
+    """`orphan` only on proof: the directory that held the root is the one of then, in use, and
+    the root is not in it. A volume that is not mounted proves nothing."""
+    if not isinstance(record, dict) or not isinstance(record.get("root"), str):
+        return "away"
+    root = parse_path(record["root"])
+    try:
+        return "live" if stat.S_ISDIR(disk.lstat(root).st_mode) else "away"
+    except FileNotFoundError:
+        return "orphan" if _parent_proves(disk, os.path.dirname(root), record) else "away"
+    except OSError:
+        return "away"
+
+
+def _parent_proves(disk: Disk, parent: bytes, record: dict[str, object]) -> bool:
+    try:
+        info = disk.lstat(parent)
+        if [info.st_dev, info.st_ino] != record.get("parent"):
+            return False
+        with disk.scandir(os.fsdecode(parent)) as found:
+            in_use = next(found, None) is not None
+        above = disk.lstat(os.path.dirname(parent))
+    except OSError:
+        return False
+    return in_use or info.st_dev != above.st_dev or parent == b"/"
+
+
+def record_of(store: Store, workspace: str) -> object:
+    """The register, or what the newest snapshot says of the root: then nothing proves it gone."""
+    try:
+        return json.loads(store.disk.read_file(registry_path(store, workspace)))
+    except (OSError, ValueError):
+        return _record_in_snapshots(store, workspace)
+
+
+def _record_in_snapshots(store: Store, workspace: str) -> object:
+    ids = store.refs.below(f"{TOP}/{workspace}/s").values()
+    for oid in ids:
+        try:
+            _, _, text = parse_headers(store.read(oid)[1])[1].partition(b"\n\n")
+            return {"root": json.loads(text)["root"]}
+        except (Damaged, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+# Pruning a store
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a prune did, or would do; `orphans` and `stale` are workspaces dropped whole."""
+
+    scanned: int
+    orphans: tuple[str, ...]
+    stale: tuple[str, ...]
+    errors: tuple[str, ...]
+    snapshots_dropped: int
+    bytes_before: int
+    bytes_after: int
+    reclaimed: int
+    over_cap_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a prune is asked to do."""
+
+    policy: Policy
+    now_ns: int
+    keep_orphans: bool = False
+    protect: frozenset[Oid] = frozenset()
+    agreed: frozenset[str] | None = None
+    unfinished: Mapping[str, frozenset[Oid]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """One workspace as it was read: its history, its references, and whether it is still there."""
+
+    workspace: str
+    state: State
+    book: Book
+    names: frozenset[str]
+    errors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The references of one workspace that go; `whole` if no other is left."""
+
+    names: frozenset[str]
+    snapshots: int
+    whole: Literal["", "orphan", "stale"] = ""
+
+
+def prune(
+    store: Store,
+    policy: Policy,
+    now_ns: int,
+    *,
+    keep_orphans: bool = False,
+    dry_run: bool = False,
+    protect: Collection[Oid] = (),
+    git: str | None = None,
+    agreed: Collection[str] | None = None,
+) -> Pruned:
+    """Drops what the policy does not keep, then more until the store is within its size.
+
+    protect: snapshots or marks in use right now. git: compress with it before dropping for size.
+    agreed: the only workspaces that may be dropped whole; None means any.
+    """
+    only = None if agreed is None else frozenset(agreed)
+    with store.maintaining():
+        unfinished = _in_journals(store)
+        order = Order(policy, now_ns, keep_orphans, frozenset(protect), only, unfinished)
+        return (_DryRun if dry_run else _Prune)(store, order, git).run()
+
+
+def auto_prune(
+    store: Store,
+    policy: Policy,
+    now_ns: int,
+    *,
+    protect: Collection[Oid] = (),
+    git: str | None = None,
+) -> Pruned | None:
+    """Prunes unless that was done lately; a marker that is damaged or of the future says nothing.
+
+    The marker is written first, so that a prune that kills its process does not do so in a loop.
+    """
+    marker = f"{store.base}/turnmark/last_prune"
+    try:
+        last = int(store.disk.read_file(marker))
+    except (FileNotFoundError, ValueError):
+        last = 0
+    if 0 <= now_ns - last < policy.min_interval_hours * HOUR_NS:
+        return None
+    store.disk.replace(marker, b"%d\n" % now_ns)
+    return prune(store, policy, now_ns, protect=protect, git=git)
+
+
+def _in_journals(store: Store) -> dict[str, frozenset[Oid]]:
+    """By workspace every id in the journal of its unfinished rollback, which may need any."""
+    directory = f"{store.base}/turnmark/journal"
+    with store.disk.scandir(directory) as found:
+        names = [entry.name[:-5] for entry in found if entry.name.endswith(".json")]
+    return {name: _ids_in(store.disk.read_file(f"{directory}/{name}.json")) for name in names}
+
+
+def _ids_in(text: bytes) -> frozenset[Oid]:
+    found = re.findall(rb"\b[0-9a-f]{40}\b", text)
+    return frozenset(Oid(bytes.fromhex(one.decode("ascii"))) for one in found)
+
+
+def read_ledger(store: Store, workspace: str, order: Order) -> Ledger:
+    """What cannot be read is not in the book, and so is never dropped."""
+    history = History(store, workspace)
+    state = state_of(store.disk, record_of(store, workspace))
+    unfinished = order.unfinished.get(workspace, frozenset()) if state != "orphan" else frozenset()
+    pins = frozenset(history.pins | order.protect | unfinished)
+    book = Book(tuple(history.marks()), tuple(history.snapshots()), pins, live=True)
+    agreed = order.agreed is None or workspace in order.agreed
+    stays = state == "live" or not agreed or not _is_stale(book, order)
+    names = _names(workspace, history)
+    return Ledger(workspace, state, replace(book, live=stays), names, tuple(history.damage))
+
+
+def _is_stale(book: Book, order: Order) -> bool:
+    """Whether nothing was added for so long that a workspace that is away goes as a whole."""
+    limit = order.policy.retention_days * 24 * HOUR_NS
+    youngest = min(_ages(book, order.now_ns).values(), default=0)
+    return bool(limit) and youngest > limit
+
+
+def _names(workspace: str, history: History) -> frozenset[str]:
+    return frozenset(
+        (
+            *(ref_name(workspace, "s", seq) for seq in history.snapshot_ids),
+            *(ref_name(workspace, "m", seq) for seq in history.mark_ids),
+            *(ref_name(workspace, "p", oid.hex()) for oid in history.pins),
+        )
+    )
+
+
+def judge(ledger: Ledger, order: Order) -> Verdict:
+    """What goes of one workspace by the rules, whatever the size of the store."""
+    book, workspace = ledger.book, ledger.workspace
+    agreed = order.agreed is None or workspace in order.agreed
+    if ledger.state == "orphan" and agreed and _orphans_go(order):
+        book = replace(book, live=False)
+        rows = (*book.points, *book.bursts)
+        return _verdict(ledger, book.held_by(filter(book.is_fixed, rows)), "orphan")
+    kept = keep(book.marks, book.snapshots, book.pins, order.now_ns, order.policy, live=book.live)
+    return _verdict(ledger, kept, "stale")
+
+
+def confirm(ledger: Ledger, verdict: Verdict) -> Verdict:
+    """What still goes of a workspace whose history has grown since the verdict."""
+    book = ledger.book
+    gone = {row.seq for row in book.droppable() if verdict.names >= _row_names(ledger, row)}
+    rows = [row for row in (*book.points, *book.bursts) if row.seq not in gone]
+    return _verdict(ledger, book.held_by(rows), verdict.whole or "stale")
+
+
+def _row_names(ledger: Ledger, row: Row) -> set[str]:
+    if row.burst is not None:
+        return {ref_name(ledger.workspace, "s", row.burst.seq)}
+    return {ref_name(ledger.workspace, "m", mark.seq) for mark in row.marks}
+
+
+def _orphans_go(order: Order) -> bool:
+    return order.policy.delete_orphans and not order.keep_orphans
+
+
+def _verdict(ledger: Ledger, kept: Kept, why: Literal["orphan", "stale"]) -> Verdict:
+    book, workspace = ledger.book, ledger.workspace
+    snapshots = {one.seq for one in book.snapshots} - kept.snapshots
+    marks = {mark.seq for mark in book.marks} - kept.marks
+    names = {ref_name(workspace, "s", seq) for seq in snapshots}
+    names |= {ref_name(workspace, "m", seq) for seq in marks}
+    whole = names == ledger.names and ledger.state != "live"
+    return Verdict(frozenset(names), len(snapshots), why if whole else "")
+
+
+class _DryRun:
+    """Owns the course of one prune, without doing any of it."""
+
+    def __init__(self, store: Store, order: Order, git: str | None) -> None:
+        self.store = store
+        self.order = order
+        self.git = git
+        self.errors: list[str] = []
+        self.dropped = 0
+        self.whole: dict[str, str] = {}
+        self.scanned = 0
+        self.gone: set[str] = set()
+
+    def run(self) -> Pruned:
+        before = size_on_disk(self.store)
+        ledgers = self.read()
+        self.scanned = len(ledgers)
+        self.drop({one.workspace: judge(one, self.order) for one in ledgers}, ledgers)
+        after = self.reclaim()
+        reason = ""
+        cap = self.order.policy.max_total_size
+        if cap and after > cap:
+            after, reason = self.shrink(after, cap)
+        return Pruned(
+            scanned=self.scanned,
+            orphans=self._whole("orphan"),
+            stale=self._whole("stale"),
+            errors=tuple(dict.fromkeys(self.errors)),
+            snapshots_dropped=self.dropped,
+            bytes_before=before,
+            bytes_after=after,
+            reclaimed=max(0, before - after),
+            over_cap_reason=reason,
+        )
+
+    def _whole(self, why: str) -> tuple[str, ...]:
+        return tuple(sorted(one for one, reason in self.whole.items() if reason == why))
+
+    def read(self) -> list[Ledger]:
+        """A workspace whose references are damaged is left alone; the others are not."""
+        out: list[Ledger] = []
+        for workspace in self._known():
+            try:
+                found = read_ledger(self.store, workspace, self.order)
+            except Damaged as error:
+                self.errors.append(f"{workspace}: {error.message}")
+                continue
+            self.errors += found.errors
+            out.append(self.without_gone(found))
+        return out
+
+    def _known(self) -> list[str]:
+        """Those with a reference, and those of which a killed prune left the register."""
+        with self.store.disk.scandir(f"{self.store.base}/turnmark/workspaces") as found:
+            registered = {entry.name[:-5] for entry in found if entry.name.endswith(".json")}
+        return sorted((registered | set(workspaces(self.store))) - self.whole.keys())
+
+    def without_gone(self, ledger: Ledger) -> Ledger:
+        book, workspace = ledger.book, ledger.workspace
+        marks = [m for m in book.marks if ref_name(workspace, "m", m.seq) not in self.gone]
+        left = [s for s in book.snapshots if ref_name(workspace, "s", s.seq) not in self.gone]
+        fewer = replace(book, marks=tuple(marks), snapshots=tuple(left))
+        return replace(ledger, book=fewer, names=ledger.names - self.gone)
+
+    def drop(self, verdicts: dict[str, Verdict], ledgers: list[Ledger]) -> None:
+        for workspace, verdict in verdicts.items():
+            self.dropped += verdict.snapshots
+            self.gone |= verdict.names
+            if verdict.whole:
+                self.whole.setdefault(workspace, verdict.whole)
+
+    def reclaim(self, dead_share: float | None = None) -> int:
+        """The size that is to be expected."""
+        reach = Reach(self.store)
+        known = self.store.refs.below("refs")
+        views = {f"{TOP}/{name.split('/')[2]}/view" for name in self.gone}
+        reach.walk(oid for name, oid in known.items() if name not in self.gone | views)
+        dead = sum(size for oid, size in sizes(self.store).items() if oid not in reach.oids)
+        return max(0, size_on_disk(self.store) - dead)
+
+    def shrink(self, size: int, cap: int) -> tuple[int, str]:
+        """Drops more, in few rounds: each is estimated to be enough, and measured."""
+        for _ in range(ROUNDS):
+            ledgers = self.read()
+            verdicts = choose(self.store, ledgers, size - cap + SLACK)
+            if not any(verdict.names for verdict in verdicts.values()):
+                break
+            self.drop(verdicts, ledgers)
+            size = self.reclaim(0.0)
+            if size <= cap:
+                return size, ""
+        return size, self._reason(size, cap)
+
+    def _reason(self, size: int, cap: int) -> str:
+        over = f"The store takes {size} bytes, {size - cap} more than its cap of {cap}: "
+        if self.errors:
+            return f"{over}damage keeps it from being reclaimed ({self.errors[0]})"
+        return (
+            f"{over}what is left are the newest points of live workspaces, pinned points,"
+            " states that undo needs, and caches."
+        )
+
+
+class _Prune(_DryRun):
+    """The real thing."""
+
+    def drop(self, verdicts: dict[str, Verdict], ledgers: list[Ledger]) -> None:
+        """Confirmed under the lock: a mark or pin that came meanwhile may need what would go."""
+        store = self.store
+        with store.exclusive(PATIENCE):
+            store.sweep_leftovers()
+            store.reload()
+            sure = {one.workspace: self._confirm(one, verdicts[one.workspace]) for one in ledgers}
+            super().drop(sure, ledgers)
+            drop_refs(store, {name for one in sure.values() for name in one.names})
+            for workspace, verdict in sure.items():
+                if verdict.whole:
+                    self._forget(workspace)
+
+    def _confirm(self, ledger: Ledger, verdict: Verdict) -> Verdict:
+        try:
+            if _names(ledger.workspace, History(self.store, ledger.workspace)) == ledger.names:
+                return verdict
+            return confirm(read_ledger(self.store, ledger.workspace, self.order), verdict)
+        except Damaged as error:
+            self.errors.append(f"{ledger.workspace}: {error.message}")
+            return Verdict(frozenset(), 0)
+
+    def _forget(self, workspace: str) -> None:
+        base = f"{self.store.base}/turnmark"
+        for end in ("", "-wal", "-shm"):
+            self.store.disk.discard(f"{base}/cache/{workspace}.db{end}")
+        for end in (".json", ".applying", ".json.damaged"):
+            self.store.disk.discard(f"{base}/journal/{workspace}{end}")
+        self.store.disk.discard(registry_path(self.store, workspace))
+
+    def reclaim(self, dead_share: float | None = None) -> int:
+        done = reclaim(self.store) if dead_share is None else reclaim(self.store, dead_share)
+        self._note(done)
+        return size_on_disk(self.store)
+
+    def _note(self, done: Swept) -> None:
+        self.errors += done.errors
+
+    def shrink(self, size: int, cap: int) -> tuple[int, str]:
+        """First by thoroughness, then by compression, and only then by dropping history."""
+        trim_caches(self.store)
+        size = self.reclaim(0.0)
+        if not self.errors:
+            compact(self.store)
+            size = size_on_disk(self.store)
+        if size > cap and self.git is not None:
+            self._note(repack(self.store, self.git))
+            size = size_on_disk(self.store)
+        return super().shrink(size, cap) if size > cap else (size, "")
+
+
+# Dropping for size
+
+
+def trim_caches(store: Store) -> None:
+    """Empties the write-ahead logs of the caches, which grow to megabytes in a running service."""
+    directory = f"{store.base}/turnmark/cache"
+    with store.disk.scandir(directory) as found:
+        names = [entry.name for entry in found if entry.name.endswith(".db")]
+    for name in names:
+        try:
+            with closing(sqlite3.connect(f"{directory}/{name}", timeout=0)) as cache:
+                cache.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error:  # in use, or damaged: its owner sees to that
+            continue
+
+
+def sizes(store: Store) -> dict[Oid, int]:
+    """What each object takes in a pack, with its share of the index."""
+    out: dict[Oid, int] = {}
+    for pack in store.packs():
+        out.update((oid, end - start + INDEX_BYTES) for oid, start, end in pack.spans())
+    return out
+
+
+def choose(store: Store, ledgers: Sequence[Ledger], excess: int) -> dict[str, Verdict]:
+    """Takes again and again from whatever workspace holds the most, until so much is free."""
+    weights = _Weights(store, ledgers)
+    freed = 0
+    while freed < excess:
+        heaviest = weights.heaviest()
+        if heaviest is None:
+            break
+        freed += heaviest.drop_next()
+    return {one.ledger.workspace: one.verdict() for one in weights.shares}
+
+
+class _Weights:
+    """Owns the estimate of what each next row to go would free."""
+
+    def __init__(self, store: Store, ledgers: Sequence[Ledger]) -> None:
+        self.sizes = sizes(store)
+        self.holders: Counter[Oid] = Counter()
+        self.shares = [_Share(store, ledger, self) for ledger in ledgers]
+
+    def heaviest(self) -> _Share | None:
+        open_ones = [share for share in self.shares if share.waiting]
+        return max(open_ones, key=lambda share: share.held, default=None)
+
+
+class _Share:
+    """Owns one workspace's rows in the order in which they may go, and what goes with each."""
+
+    def __init__(self, store: Store, ledger: Ledger, weights: _Weights) -> None:
+        self.ledger = ledger
+        self.weights = weights
+        self.waiting = ledger.book.droppable()[::-1]
+        self.gone: list[Row] = []
+        self.held = 0
+        self.freed_with: dict[int, set[Oid]] = {}
+        self._snapshots = {one.id for one in ledger.book.snapshots}
+        self._measure(store)
+
+    def _measure(self, store: Store) -> None:
+        """From what never goes to what goes first: what is met anew goes with that row."""
+        book = self.ledger.book
+        kept = book.held_by(filter(book.is_fixed, (*book.points, *book.bursts)))
+        met = Reach(store)
+        met.walk(one.id for one in book.snapshots if one.seq in kept.snapshots)
+        met.walk(mark.id for mark in book.marks if mark.seq in kept.marks)
+        self._count(met.oids)
+        for row in self.waiting:
+            anew = Reach(store, met.oids)
+            anew.walk(self._ids(row))
+            self.freed_with[row.seq] = anew.oids
+            self._count(anew.oids)
+            met.oids |= anew.oids
+
+    def _ids(self, row: Row) -> set[Oid]:
+        """What the row holds, but for what has no reference any more."""
+        undo = {oid for mark in row.marks if mark.kind == "rollback" for oid in _states_of(mark)}
+        return row.ids() | (undo & self._snapshots)
+
+    def _count(self, oids: set[Oid]) -> None:
+        self.weights.holders.update(oids)
+        self.held += sum(self.weights.sizes.get(oid, 0) for oid in oids)
+
+    def drop_next(self) -> int:
+        """Counts only what no other workspace holds."""
+        row = self.waiting.pop()
+        self.gone.append(row)
+        freed = 0
+        for oid in self.freed_with[row.seq]:
+            size = self.weights.sizes.get(oid, 0)
+            self.held -= size
+            self.weights.holders[oid] -= 1
+            freed += 0 if self.weights.holders[oid] else size
+        return freed
+
+    def verdict(self) -> Verdict:
+        gone = {row.seq for row in self.gone}
+        book = self.ledger.book
+        kept = book.held_by(r for r in (*book.points, *book.bursts) if r.seq not in gone)
+        return _verdict(self.ledger, kept, "stale")

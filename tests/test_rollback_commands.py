@@ -1,0 +1,240 @@
+"""rollback, undo and redo: previews, questions, exit codes, and what programs are told."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from tests import transcript
+from tests.terminal import on_terminal
+from tests.trees import Dir, File, Link, build, image
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    os.umask(0o022)
+    return work
+
+
+@pytest.fixture
+def said(turnmark):
+    """The JSON document of a command, and its exit code."""
+
+    def run(*words):
+        answer = turnmark(*words, "--json")
+        return json.loads(answer.out), answer.code
+
+    return run
+
+
+def test_rollback_commands_say_what_the_transcript_says(turnmark, work):
+    transcript.check("rollback", turnmark, work)
+
+
+def test_programs_are_told_what_became_of_each_path(turnmark, work, said):
+    build(work, {"same": "s", "edited": "1", "gone/a": "x", "link": Link("a"), "mode": "m"})
+    turnmark("snapshot")
+    for name in ("gone/a", "link"):
+        (work / name).unlink()
+    (work / "gone").rmdir()
+    (work / "mode").chmod(0o600)
+    build(work, {"edited": "2", "new/b": "y", "link": "a file now", "empty/": Dir()})
+    done, code = said("rollback", "1", "--yes")
+    assert (code, done["outcome"], done["schema"]) == (0, "done", 1)
+    assert done["created"] == ["gone", "gone/a"]
+    assert done["replaced"] == ["edited", "link"]
+    assert done["deleted"] == ["empty", "new", "new/b"]
+    assert done["modes"] == ["mode"]
+    assert done["kept"] == done["conflicts"] == done["turns_undone"] == done["fuses"] == []
+    assert len(done["plan"]) == 16
+    assert len(done["undo"]) == 40
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing(turnmark, work, said):
+    build(work, {"a": "1", "b/c": "2"})
+    turnmark("snapshot")
+    build(work, {"a": "2"})
+    before = image(work)
+    planned, code = said("rollback", "--dry-run")
+    assert (code, planned["outcome"], planned["undo"]) == (0, "planned", None)
+    assert image(work) == before
+    assert len(json.loads(turnmark("list", "--all", "--json").out)["points"]) == 1
+    done, _ = said("rollback", "--yes", "--plan", planned["plan"])
+    assert (done["plan"], done["replaced"]) == (planned["plan"], planned["replaced"])
+
+
+def test_a_rollback_names_the_turns_that_it_takes_back(turnmark, work, said):
+    build(work, {"a": "0"})
+    turnmark("snapshot")
+    for number in (1, 2):
+        begin = ("turn", "begin", "--session", "s", "--prompt", f"p{number}")
+        turnmark(*begin, "--messages", str(10 * number))
+        build(work, {"a": str(number)})
+        turnmark("turn", "end", "--session", "s")
+    done, _ = said("rollback", "turn:1", "--yes")
+    assert done["turns_undone"] == [
+        {"session": "s", "turn": 1, "label": "p1", "messages": 10},
+        {"session": "s", "turn": 2, "label": "p2", "messages": 20},
+    ]
+    assert (work / "a").read_text() == "0"
+
+
+def test_what_stays_different_is_named_and_exits_with_3(turnmark, work, said):
+    build(work, {"a": "1", "big": "small"})
+    turnmark("snapshot")
+    build(work, {"a": "2", "big": b"x" * (11 << 20)})
+    done, code = said("rollback", "--yes")
+    assert (code, done["outcome"]) == (3, "done")
+    assert done["kept"] == [{"path": "big", "reason": "oversize now"}]
+    assert (work / "big").stat().st_size == 11 << 20
+
+
+def test_nothing_to_do_is_no_failure(turnmark, work, said):
+    build(work, {"a": "1"})
+    turnmark("snapshot")
+    done, code = said("rollback", "--yes")
+    assert (code, done["outcome"], done["undo"]) == (0, "nothing", None)
+    done, code = said("undo", "--yes")
+    assert (code, done["outcome"]) == (0, "nothing")
+    done, code = said("redo", "--yes")
+    assert (code, done["outcome"]) == (0, "nothing")
+
+
+def test_a_blown_fuse_refuses_until_the_hash_is_given(turnmark, work, said):
+    build(work, {"a": "1"})
+    turnmark("snapshot")
+    build(work, {f"d/{n}": "x" for n in range(150)})
+    refused, code = said("rollback", "--yes")
+    assert (code, refused["outcome"]) == (1, "refused")
+    assert refused["fuses"]
+    assert len(list((work / "d").iterdir())) == 150
+    told = turnmark("rollback", "1", "--yes")
+    assert (told.code, told.out) == (1, "")
+    assert f"turnmark rollback 1 --plan {refused['plan']}" in told.err
+    done, code = said("rollback", "--plan", refused["plan"])
+    assert (code, done["outcome"]) == (0, "done")
+    assert not (work / "d").exists()
+
+
+def test_a_plan_that_is_no_longer_true_is_refused(turnmark, work, said):
+    build(work, {"a": "1"})
+    turnmark("snapshot")
+    build(work, {"a": "2"})
+    plan = said("rollback", "--dry-run")[0]["plan"]
+    build(work, {"b": "new"})
+    refused, code = said("rollback", "--plan", plan)
+    assert (code, refused["outcome"]) == (1, "refused")
+    assert "changed since" in refused["reason"]
+    assert (work / "a").read_text() == "2"
+
+
+def test_nobody_to_ask_is_a_usage_error_and_nothing_happens(turnmark, work):
+    build(work, {"a": "1"})
+    turnmark("snapshot")
+    build(work, {"a": "2"})
+    for words in (["rollback"], ["undo"], ["redo"], ["rollback", "--json"]):
+        assert turnmark(*words).code == 64
+    assert (work / "a").read_text() == "2"
+    assert "--yes" in turnmark("rollback").err
+
+
+@pytest.mark.parametrize(("types", "exact"), [(b"y\n", True), (b"yes\n", True), (b"n\n", False)])
+def test_a_person_sees_the_preview_and_decides(turnmark, work, types, exact):
+    build(work, {"a": "1"})
+    turnmark("snapshot")
+    build(work, {"a": "2"})
+    shown, code = on_terminal(work, "rollback", types=types)
+    assert shown.startswith("Rollback to point 1 (manual)\nPut back 1 path:\n  a\nGo on? [y/N]")
+    assert (work / "a").read_text() == ("1" if exact else "2")
+    assert code == (0 if exact else 1)
+    assert ("`turnmark undo` takes this back" if exact else "Nothing was changed.") in shown
+
+
+@pytest.mark.parametrize("types", [b"\x03", b"\x04", b"\n", b"what?\n"])
+def test_anything_else_than_yes_is_a_no(turnmark, work, types):
+    build(work, {"a": "1"})
+    turnmark("snapshot")
+    build(work, {"a": "2"})
+    shown, code = on_terminal(work, "rollback", types=types)
+    assert (code, (work / "a").read_text()) == (1, "2")
+    assert "Nothing was changed." in shown
+    assert "Traceback" not in shown
+
+
+def test_a_yes_on_a_terminal_also_answers_for_the_fuses_shown(turnmark, work):
+    build(work, {"a": "1"})
+    turnmark("snapshot")
+    build(work, {f"d/{n}": "x" for n in range(150)})
+    shown, code = on_terminal(work, "rollback", types=b"y\n")
+    assert "Careful: " in shown
+    assert (code, (work / "d").exists()) == (0, False)
+
+
+def test_a_workspace_that_moves_while_somebody_thinks_is_not_rolled_back(turnmark, work):
+    build(work, {"a": "1"})
+    turnmark("snapshot")
+    build(work, {"a": "2"})
+    # What the shell writes after the preview stands for an agent that goes on.
+    shown, code = on_terminal(
+        work, "rollback", types=b"y\n", before=lambda: build(work, {"late": "by the agent"})
+    )
+    assert code == 1
+    assert "changed since" in shown
+    assert (work / "late").exists()
+    assert (work / "a").read_text() == "2"
+
+
+def test_undo_and_redo_walk_any_number_of_steps(turnmark, work):
+    images, ids = [], []
+    for number in range(4):
+        build(work, {"a": str(number), f"only{number}": File("x", 0o600)})
+        ids.append(json.loads(turnmark("snapshot", "--json").out)["id"])
+        images.append(image(work))
+    for number in (2, 0, 1):
+        assert turnmark("rollback", ids[number], "--yes").code == 0
+        assert image(work) == images[number]
+    states = [image(work)]
+    for _ in range(3):
+        assert turnmark("undo", "--yes").code == 0
+        states.append(image(work))
+    assert states[-1] == images[3]
+    for state in states[-2::-1]:
+        assert turnmark("redo", "--yes").code == 0
+        assert image(work) == state
+
+
+def test_paths_limit_a_rollback_and_are_taken_literally(turnmark, work, said, monkeypatch):
+    build(work, {"d/a": "1", "d/*": "star", "b": "1"})
+    first = json.loads(turnmark("snapshot", "--json").out)["id"]
+    build(work, {"d/a": "2", "d/*": "changed", "b": "2"})
+    monkeypatch.chdir(work / "d")
+    done, _ = said("rollback", "@", "*", "--yes")
+    assert done["replaced"] == ["d/*"]
+    done, _ = said("rollback", first, str(work / "b"), "--yes")
+    assert (done["replaced"], (work / "d/a").read_text()) == (["b"], "2")
+
+
+def test_an_open_turn_is_said(turnmark, work, said):
+    build(work, {"a": "1"})
+    turnmark("turn", "begin", "--session", "s")
+    build(work, {"a": "2"})
+    assert said("rollback", "--dry-run")[0]["open_turns"] == ["s/1"]
+    assert "Turn s/1 is still open" in turnmark("rollback", "--dry-run").out
+
+
+def test_a_preview_folds_whole_directories_and_long_lists(turnmark, work):
+    build(work, {f"d/{n}": "x" for n in range(50)} | {"a": ""})
+    turnmark("snapshot")
+    for path in (work / "d").iterdir():
+        path.unlink()
+    (work / "d").rmdir()
+    build(work, {f"new{n:02}": "x" for n in range(30)})
+    shown = turnmark("rollback", "--dry-run").out
+    assert "  d/  (50 files)\n" in shown
+    assert "  new19\n  ... 10 more (--full shows them)\n" in shown
+    assert "  new29\n" in turnmark("rollback", "--dry-run", "--full").out

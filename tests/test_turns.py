@@ -1,0 +1,166 @@
+"""Turns open, close and are numbered whatever agents forget to say."""
+
+from __future__ import annotations
+
+import pytest
+
+from core import turns
+from core.errors import TurnmarkError
+from core.history import MarkSpec
+from core.refs import ref_name
+from tests.stores import Bench, fsck
+
+
+@pytest.fixture
+def bench(tmp_path):
+    made = Bench(tmp_path)
+    yield made
+    made.close()
+
+
+def marks(bench):
+    return [(m.kind, m.session, m.turn, m.status) for m in bench.history().marks()]
+
+
+def write(bench, text):
+    (bench.path / "a").write_text(text)
+
+
+def test_a_turn_has_a_begin_and_an_end_on_its_states(bench):
+    write(bench, "1")
+    begun = turns.begin(bench.recorder, "s", prompt="do it", agent="codex", messages=3, pid=7)
+    write(bench, "2")
+    ended = turns.end(bench.recorder, "s", status="error", messages=5)
+    assert begun.durable
+    assert ended.durable
+    assert begun.snapshot.id != ended.snapshot.id
+    assert marks(bench) == [("turn-begin", "s", 1, None), ("turn-end", "s", 1, "error")]
+    begin, end = bench.history().marks()
+    assert (begin.label, begin.agent, begin.extra) == ("do it", "codex", {"messages": 3, "pid": 7})
+    assert (end.agent, end.extra) == ("codex", {"messages": 5})
+    fsck(bench.store.base)
+
+
+def test_turns_are_counted_per_session(bench):
+    for session in ("s", "s", "r", "s"):
+        turns.begin(bench.recorder, session)
+        turns.end(bench.recorder, session)
+    begun = [(m.session, m.turn) for m in bench.history().marks() if m.kind == "turn-begin"]
+    assert begun == [("s", 1), ("s", 2), ("r", 1), ("s", 3)]
+
+
+def test_a_number_does_not_come_twice_when_old_marks_are_gone(bench):
+    for _ in range(2):
+        begun = turns.begin(bench.recorder, "s")
+        turns.end(bench.recorder, "s")
+    first = next(bench.history().marks())
+    bench.store.refs.delete([ref_name(bench.root.id, "m", first.seq)])
+    assert begun.mark.turn == 2
+    assert turns.begin(bench.recorder, "s").mark.turn == 3
+
+
+def test_a_begin_interrupts_what_its_session_has_open_on_the_same_state(bench):
+    turns.begin(bench.recorder, "s", turn_id="one")
+    write(bench, "2")
+    second = turns.begin(bench.recorder, "s", turn_id="two")
+    assert marks(bench) == [
+        ("turn-begin", "s", 1, None),
+        ("turn-end", "s", 1, "interrupted"),
+        ("turn-begin", "s", 2, None),
+    ]
+    _, end, begin = bench.history().marks()
+    assert end.snapshot == begin.snapshot == second.snapshot.id
+    assert (end.turn_id, begin.turn_id) == ("one", "two")
+    assert second.changed == 1
+
+
+def test_the_same_begin_delivered_twice_is_one_turn(bench):
+    first = turns.begin(bench.recorder, "s", turn_id="one")
+    write(bench, "changed since")
+    again = turns.begin(bench.recorder, "s", turn_id="one")
+    assert (again.mark, again.snapshot, again.fresh) == (first.mark, first.snapshot, False)
+    assert len(marks(bench)) == 1
+
+
+def test_a_begin_without_an_id_is_never_taken_for_a_duplicate(bench):
+    turns.begin(bench.recorder, "s")
+    assert turns.begin(bench.recorder, "s").mark.turn == 2
+
+
+def test_sessions_do_not_close_each_other(bench):
+    turns.begin(bench.recorder, "s")
+    turns.begin(bench.recorder, "r")
+    turns.end(bench.recorder, "s")
+    assert marks(bench)[-1] == ("turn-end", "s", 1, "ok")
+    turns.end(bench.recorder, "r")
+    assert marks(bench)[-1] == ("turn-end", "r", 1, "ok")
+
+
+@pytest.mark.parametrize("before", ["nothing", "ended", "another session"])
+def test_an_end_without_an_open_turn_makes_no_mark(bench, before):
+    if before != "nothing":
+        turns.begin(bench.recorder, "s" if before == "ended" else "r")
+    if before == "ended":
+        turns.end(bench.recorder, "s")
+    known = marks(bench)
+    with pytest.raises(TurnmarkError, match="no open turn") as caught:
+        turns.end(bench.recorder, "s")
+    assert type(caught.value) is TurnmarkError
+    assert caught.value.hint
+    assert marks(bench) == known
+
+
+def test_an_end_that_comes_too_late_does_not_close_the_next_turn(bench):
+    turns.begin(bench.recorder, "s", turn_id="one")
+    turns.begin(bench.recorder, "s", turn_id="two")
+    with pytest.raises(TurnmarkError, match="is two, not one"):
+        turns.end(bench.recorder, "s", turn_id="one")
+    assert turns.end(bench.recorder, "s", turn_id="two").mark.status == "ok"
+
+
+def test_both_marks_of_a_turn_carry_the_ids_of_its_begin(bench):
+    turns.begin(bench.recorder, "s")
+    turns.end(bench.recorder, "s", turn_id="one")
+    assert {(m.session, m.turn, m.turn_id) for m in bench.history().marks()} == {("s", 1, None)}
+
+
+def test_other_marks_do_not_touch_an_open_turn(bench):
+    turns.begin(bench.recorder, "s")
+    bench.recorder.take(mark=MarkSpec("manual"))
+    assert turns.end(bench.recorder, "s").mark.turn == 1
+
+
+def test_a_new_process_knows_the_open_turn(bench):
+    turns.begin(bench.recorder, "s")
+    assert turns.end(bench.reopen(), "s").mark.turn == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "label"),
+    [
+        ("", ""),
+        ("fix it", "fix it"),
+        ("\n  fix\tthis\n\nand that \n", "fix this and that"),
+        ("x" * 200, "x" * 200),
+        ("x" * 201, "x" * 199 + "…"),
+    ],
+)
+def test_a_prompt_becomes_one_short_line(prompt, label):
+    assert turns.label_of(prompt) == label
+
+
+def test_prompts_may_be_kept_out_of_the_store(bench):
+    assert turns.begin(bench.recorder, "s", prompt="secret", labels=False).mark.label == ""
+
+
+@pytest.mark.parametrize("text", ["\0\x1b[2J", "\udcff", "日本語 🙂", '"\\'])
+def test_words_of_agents_survive_whatever_they_are(bench, text):
+    turns.begin(bench.recorder, text, prompt=f"p{text}", turn_id=text, agent=text)
+    (mark,) = bench.history().marks()
+    assert (mark.session, mark.turn_id, mark.agent) == (text, text, text)
+    fsck(bench.store.base)
+
+
+def test_a_turn_that_need_not_be_durable_says_so(bench):
+    assert not turns.begin(bench.recorder, "s", sync=False).durable
+    assert not turns.end(bench.recorder, "s", sync=False).durable

@@ -1,0 +1,651 @@
+"""Where to look: file system events as dirty paths, with a barrier; the only importer of watchdog.
+
+Our own emitter on watchdog's inotify descriptor: directories are watched first and listed after,
+left-out subtrees cost no watch, and the reader does the same small work for every event. Events
+are hints: their kind is never trusted, and what is lost widens the look, up to the whole root.
+Knows nothing of snapshots.
+
+Threads: one reader for all workspaces (`_Reader`), one adopter for each (`_Emitter`); the maps of
+a workspace are guarded by its lock, and nothing here waits for another thread but `barrier`.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+import re
+import struct
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchdog.events import FileSystemEventHandler
+from watchdog.observers.api import BaseObserver, EventEmitter, EventQueue, ObservedWatch
+from watchdog.observers.inotify_c import InotifyConstants as C
+from watchdog.observers.inotify_c import InotifyEvent, InotifyFD, Mask
+
+from core.model import ROOT, RelPath, is_within, join
+from core.rules import DirRules, RuleSet
+
+from .burst import Dirty
+
+log = logging.getLogger(__name__)
+
+MASK = (
+    C.IN_CREATE
+    | C.IN_DELETE
+    | C.IN_MOVED_FROM
+    | C.IN_MOVED_TO
+    | C.IN_MODIFY
+    | C.IN_CLOSE_WRITE
+    | C.IN_ATTRIB
+    | C.IN_DELETE_SELF
+    | C.IN_MOVE_SELF
+    | C.IN_ONLYDIR
+    | C.IN_DONT_FOLLOW
+    | C.IN_EXCL_UNLINK
+)
+SPECIAL = (
+    C.IN_ISDIR | C.IN_IGNORED | C.IN_Q_OVERFLOW | C.IN_DELETE_SELF | C.IN_MOVE_SELF | C.IN_UNMOUNT
+)
+APPEARED = C.IN_CREATE | C.IN_MOVED_TO
+SELF_GONE = C.IN_DELETE_SELF | C.IN_MOVE_SELF | C.IN_UNMOUNT
+HEADER = struct.Struct("iIII")
+BUFFER = 1 << 20
+OCTAL = re.compile(rb"\\([0-7]{3})")
+LIMBO_SECONDS = 0.5
+RETRY_SECONDS = 30.0
+NO_WATCH = frozenset({errno.ENOSPC, errno.ENOMEM})
+GITIGNORE = b".gitignore"
+GITIGNORE_PADDED = GITIGNORE + b"\0"
+"""As the kernel writes it: every name is followed by at least one NUL."""
+GITIGNORE_CAP = 1 << 20
+
+EVENTFUL = frozenset(
+    ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "tmpfs", "ramfs", "overlay")
+)
+"""File systems whose every change on this machine is told to inotify."""
+
+
+class WatchUnavailable(Exception):
+    """No events can be had for this root; the reason is for the user."""
+
+
+@dataclass
+class _Maps:
+    """Which watch descriptor is which directory of one workspace, both ways."""
+
+    path_of: dict[int, RelPath] = field(default_factory=dict)
+    wd_of: dict[RelPath, int] = field(default_factory=dict)
+    inside: dict[RelPath, set[RelPath]] = field(default_factory=dict)
+    limbo: dict[int, float] = field(default_factory=dict)
+
+    def bind(self, wd: int, path: RelPath, now: float) -> None:
+        """The same inode keeps its descriptor when it moves: it is bound to its new path."""
+        self.unbind(wd)
+        other = self.wd_of.get(path)
+        if other is not None:
+            self.limbo[other] = now
+        self.path_of[wd], self.wd_of[path] = path, wd
+        self.limbo.pop(wd, None)
+        if path:
+            self.inside.setdefault(RelPath(path.rpartition(b"/")[0]), set()).add(path)
+
+    def unbind(self, wd: int) -> RelPath | None:
+        path = self.path_of.pop(wd, None)
+        if path is None or self.wd_of.get(path) != wd:
+            return path
+        del self.wd_of[path]
+        siblings = self.inside.get(RelPath(path.rpartition(b"/")[0]))
+        if siblings is not None:
+            siblings.discard(path)
+        return path
+
+    def below(self, top: RelPath) -> Iterator[tuple[int, RelPath]]:
+        """The watched directories at and below a path."""
+        waiting = [top]
+        while waiting:
+            path = waiting.pop()
+            waiting += self.inside.get(path, ())
+            wd = self.wd_of.get(path)
+            if wd is not None:
+                yield wd, path
+
+
+class _Emitter(EventEmitter):
+    """Owns the watches of one workspace; its thread does what takes time: walking."""
+
+    def __init__(
+        self,
+        event_queue: EventQueue,
+        watch: ObservedWatch,
+        *,
+        timeout: float = 1.0,
+        event_filter: Any = None,
+        reader: _Reader,
+        tree: TreeSource,
+    ) -> None:
+        super().__init__(event_queue, watch, timeout=timeout, event_filter=event_filter)
+        self.reader = reader
+        self.tree = tree
+        self.root = tree.root
+        self.lock = threading.Lock()
+        self.maps = _Maps()
+        self.files: set[tuple[RelPath, bytes]] = set()
+        self.trees: set[RelPath] = set()
+        self.lost = False
+        self.unwatched: set[RelPath] = set()
+        self.pending: dict[RelPath, int] = {}
+        self.todo: deque[RelPath] = deque()
+        self.wake = threading.Event()
+        self.retry_at = float("inf")
+        tree.emitter = self
+
+    # The adopter thread
+
+    def on_thread_start(self) -> None:
+        self._adopt(ROOT, first=True)
+
+    def queue_events(self, timeout: float) -> None:
+        if not self.todo:
+            self.wake.wait(timeout if self.maps.limbo else min(timeout * 10, RETRY_SECONDS))
+        self.wake.clear()
+        while self.todo and self.should_keep_running():
+            self._adopt_next()
+        self._expire_limbo()
+        self._retry_unwatched()
+
+    def _adopt_next(self) -> None:
+        path = self.todo.popleft()
+        try:
+            self._adopt(path)
+        except Exception as error:  # the thread must not fall: what it missed is looked at in full
+            log.exception("could not watch below %r", path)
+            self.tree.broken(f"watching failed: {error}")
+        with self.lock:
+            self.trees.add(path)  # for what was written before the watch was there
+            left = self.pending[path] - 1
+            if left:
+                self.pending[path] = left
+            else:
+                del self.pending[path]
+        self.tree.on_dirty()
+
+    def _adopt(self, top: RelPath, *, first: bool = False) -> None:
+        """Watches first and lists second, from the top down, sparing what the rules leave out."""
+        rules = self._rules_of(top)
+        if rules is None:
+            self._detach(top)
+            return
+        seen: set[int] = set()
+        waiting = [(top, rules)]
+        while waiting and self.should_keep_running():
+            path, rules = waiting.pop()
+            try:
+                seen.add(self._watch_dir(path))
+            except OSError as error:
+                self._cannot_watch(path, error, first=first)
+                continue
+            if path in self.unwatched:
+                with self.lock:
+                    self.unwatched.discard(path)
+            waiting += self._inner_dirs(path, rules)
+        if top == ROOT and not first:
+            self._drop_unmet(seen)
+
+    def _rules_of(self, path: RelPath) -> DirRules | None:
+        """The rules in force inside a directory; None if it is left out itself."""
+        rules = DirRules.root(self.tree.rules, self._gitignore(ROOT))
+        above = ROOT
+        for name in path.split(b"/") if path else []:
+            if rules.verdict(name, True) not in ("capture", "through"):
+                return None
+            above = join(above, name)
+            rules = rules.child(name, self._gitignore(above))
+        return rules
+
+    def _gitignore(self, path: RelPath) -> bytes | None:
+        if not self.tree.rules.gitignore:
+            return None
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(self._absolute(join(path, GITIGNORE)), flags)
+        except OSError:
+            return None
+        try:
+            return os.read(fd, GITIGNORE_CAP)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+    def _absolute(self, path: RelPath) -> bytes:
+        return self.root + b"/" + path if path else self.root
+
+    def _inner_dirs(self, path: RelPath, rules: DirRules) -> list[tuple[RelPath, DirRules]]:
+        out: list[tuple[RelPath, DirRules]] = []
+        try:
+            with os.scandir(self._absolute(path)) as found:
+                names = [e.name for e in found if e.is_dir(follow_symlinks=False)]
+        except OSError:  # gone, or not ours to read: the look at it will say so
+            return out
+        for name in names:
+            if rules.verdict(name, True) in ("capture", "through"):
+                inner = join(path, name)
+                out.append((inner, rules.child(name, self._gitignore(inner))))
+        return out
+
+    def _watch_dir(self, path: RelPath) -> int:
+        wd = self.reader.watch(self._absolute(path), self)
+        with self.lock:
+            self.maps.bind(wd, path, time.monotonic())
+        return wd
+
+    def _cannot_watch(self, path: RelPath, error: OSError, *, first: bool) -> None:
+        if first and path == ROOT:
+            raise WatchUnavailable(_limit_reason(error)) from error
+        if error.errno in NO_WATCH:
+            with self.lock:
+                self.unwatched.add(path)
+            self.retry_at = time.monotonic() + RETRY_SECONDS
+
+    def _drop_unmet(self, seen: set[int]) -> None:
+        """After a full walk, what it did not meet is gone or left out now."""
+        now = time.monotonic()
+        with self.lock:
+            for wd in self.maps.path_of.keys() - seen - self.maps.limbo.keys():
+                self.maps.limbo[wd] = now
+
+    def _detach(self, top: RelPath) -> None:
+        """Puts the watches below a path that moved away aside, until they are met elsewhere."""
+        now = time.monotonic()
+        with self.lock:
+            for wd, _ in list(self.maps.below(top)):
+                self.maps.limbo[wd] = now
+
+    def _expire_limbo(self) -> None:
+        deadline = time.monotonic() - LIMBO_SECONDS
+        with self.lock:
+            old = [wd for wd, since in self.maps.limbo.items() if since < deadline]
+            for wd in old:
+                del self.maps.limbo[wd]
+                self.maps.unbind(wd)
+        self.reader.unwatch(old, self)
+
+    def _retry_unwatched(self) -> None:
+        if self.unwatched and time.monotonic() >= self.retry_at:
+            self.retry_at = time.monotonic() + RETRY_SECONDS
+            with self.lock:
+                again, self.unwatched = self.unwatched, set()
+            for path in again:
+                self.ask(path)
+
+    def on_thread_stop(self) -> None:
+        self.wake.set()
+        with self.lock:
+            wds = list(self.maps.path_of)
+        self.reader.unwatch(wds, self)
+
+    # The reader thread: the same small work for every event
+
+    def ask(self, path: RelPath) -> None:
+        """Has a directory adopted; until that is done every `take` names it as dirty."""
+        with self.lock:
+            self.trees.add(path)
+            self.pending[path] = self.pending.get(path, 0) + 1
+            self.todo.append(path)
+        self.wake.set()
+
+    def on_files(self, files: set[tuple[RelPath, bytes]]) -> None:
+        with self.lock:
+            self.files |= files
+        for path, name in files:
+            if name.startswith(GITIGNORE_PADDED):
+                self.ask(path)
+        self.tree.on_dirty()
+
+    def on_event(self, event: InotifyEvent) -> None:
+        path = self.maps.path_of.get(event.wd)
+        if path is None:
+            return
+        mask = event.mask
+        if not event.name:
+            self._on_self(path, mask)
+        elif mask & APPEARED:
+            inner = join(path, event.name)
+            self._detach(inner)
+            self.ask(inner)
+        elif mask & (C.IN_MOVED_FROM | C.IN_DELETE):
+            inner = join(path, event.name)
+            self._detach(inner)
+            with self.lock:
+                self.trees.add(inner)
+        else:
+            with self.lock:
+                self.files.add((path, event.name))
+        self.tree.on_dirty()
+
+    def _on_self(self, path: RelPath, mask: int) -> None:
+        if path == ROOT:
+            with self.lock:
+                self.lost = True
+            if mask & SELF_GONE:
+                self.tree.root_gone = True
+        elif mask & C.IN_UNMOUNT:
+            self.ask(path)
+
+    def on_watch_deleted(self, wd: int) -> None:
+        with self.lock:
+            self.maps.limbo.pop(wd, None)
+            path = self.maps.unbind(wd)
+            if path == ROOT:
+                self.lost = True
+                self.tree.root_gone = True
+        if path == ROOT:
+            self.tree.on_dirty()
+
+    def on_queue_overflow(self) -> None:
+        """The watches survive; everything is looked at, and watches that were missed are added."""
+        with self.lock:
+            self.lost = True
+            self.tree.overflows += 1
+        if ROOT not in self.pending:
+            self.ask(ROOT)
+        self.tree.on_dirty()
+
+    def take(self) -> Dirty:
+        with self.lock:
+            files, self.files = self.files, set()
+            trees, self.trees = self.trees, set()
+            lost, self.lost = self.lost, False
+            trees |= self.pending.keys() | self.unwatched
+        paths = frozenset(join(path, name.rstrip(b"\0")) for path, name in files)
+        return Dirty(paths, frozenset(trees), lost)
+
+
+def _limit_reason(error: OSError) -> str:
+    if error.errno == errno.ENOSPC:
+        return "the system's limit of inotify watches is used up"
+    if error.errno == errno.EMFILE:
+        return "the system's limit of inotify instances is used up"
+    return f"it cannot be watched ({error.strerror})"
+
+
+class _Reader(InotifyFD):
+    """Owns the one inotify instance; reads it in batches, without an object for each file event."""
+
+    def __init__(self, on_failure: Callable[[str], None]) -> None:
+        super().__init__()
+        os.set_inheritable(self._inotify_fd, False)
+        self.owners: dict[int, _Emitter] = {}
+        self.on_failure = on_failure
+
+    def watch(self, path: bytes, emitter: _Emitter) -> int:
+        """Adds a watch, or finds the one that the directory has already."""
+        with self._lock:
+            found = self._get_or_create_watch(path, Mask(MASK))
+            wd = int(found.wd)
+            if wd == -1:
+                raise PermissionError(errno.EACCES, "may not be watched", path)
+            found.callbacks[id(emitter)] = emitter  # type: ignore[index]
+            self.owners[wd] = emitter
+        return wd
+
+    def unwatch(self, wds: list[int], emitter: _Emitter) -> None:
+        with self._lock:
+            for wd in wds:
+                found = self._watch_for_wd.get(wd)  # type: ignore[call-overload]
+                if found is None or id(emitter) not in found.callbacks:
+                    continue
+                self._remove_callback(wd, id(emitter))  # type: ignore[arg-type]
+                if wd not in self._watch_for_wd:
+                    self.owners.pop(wd, None)
+
+    def run(self) -> None:
+        try:
+            while self.should_keep_running():
+                self._handle_batch(self._read_event_buffer(BUFFER))
+        except Exception as error:  # must not die unseen: all workspaces scan from now on
+            log.exception("the reader of file system events failed")
+            self.on_failure(f"the reader of events failed: {error}")
+
+    def _handle_batch(self, buffer: bytes) -> None:
+        """Gathers file events by workspace; anything else ends the gathering, to keep the order."""
+        gathered: dict[_Emitter, set[tuple[RelPath, bytes]]] = {}
+        at, end = 0, len(buffer)
+        unpack, owners, shared = HEADER.unpack_from, self.owners, self._watch_for_wd
+        while at < end:
+            wd, mask, cookie, length = unpack(buffer, at)
+            start = at + 16
+            at = start + length
+            owner = owners.get(wd)
+            if owner is not None and not mask & SPECIAL and length and _only_one(shared, wd):
+                path = owner.maps.path_of.get(wd)
+                if path is not None:
+                    gathered.setdefault(owner, set()).add((path, buffer[start:at]))
+                    continue
+            self._hand_over(gathered)
+            name = buffer[start:at].rstrip(b"\0")
+            if wd != -1 or mask & C.IN_Q_OVERFLOW:
+                self.handle_event(InotifyEvent(wd, mask, cookie, name))
+        self._hand_over(gathered)
+
+    def _hand_over(self, gathered: dict[_Emitter, set[tuple[RelPath, bytes]]]) -> None:
+        for owner, files in gathered.items():
+            owner.on_files(files)
+        gathered.clear()
+
+
+class _Observer(BaseObserver):
+    """watchdog's observer with our emitter in it."""
+
+    def __init__(self, reader: _Reader) -> None:
+        super().__init__(_Emitter)
+        self.reader = reader
+
+    def add(self, tree: TreeSource) -> None:
+        """Starts the tree's emitter, which has placed all its watches when this returns."""
+        with self._lock:
+            self._emitter_kwargs = {"reader": self.reader, "tree": tree}
+            try:
+                self.schedule(FileSystemEventHandler(), os.fsdecode(tree.root), recursive=True)
+            except BaseException:
+                if tree.emitter is not None:
+                    tree.emitter.on_thread_stop()
+                raise
+
+
+class Hub:
+    """Owns the inotify instance of a service, its cookie directory, and the workspaces on it."""
+
+    def __init__(self, cookies: str) -> None:
+        self.pid = os.getpid()
+        self.failure = ""
+        self._cookies = os.fsencode(cookies)
+        self._numbers = itertools.count(1)
+        self._waiting: dict[bytes, _Waiter] = {}
+        self._trees: set[TreeSource] = set()
+        os.makedirs(cookies, mode=0o700, exist_ok=True)
+        for left in os.listdir(cookies):
+            os.unlink(os.path.join(cookies, left))
+        self._start()
+
+    def _start(self) -> None:
+        try:
+            self.reader = _Reader(self._on_failure)
+        except OSError as error:
+            raise WatchUnavailable(_limit_reason(error)) from error
+        self.reader.start()
+        self.observer = _Observer(self.reader)
+        self.observer.start()
+        self.reader.add_callback(self._cookies, C.IN_CREATE, self, id(self))  # type: ignore[arg-type]
+
+    def open(self, root: bytes, rules: RuleSet, on_dirty: Callable[[], None]) -> TreeSource:
+        """Begins to watch a workspace; returns when every directory has its watch."""
+        tree = TreeSource(self, root, rules, on_dirty)
+        self.observer.add(tree)
+        self._trees.add(tree)
+        return tree
+
+    def barrier(self, seconds: float) -> bool:
+        """True once everything that was written before the call has been taken note of."""
+        if self.failure or os.getpid() != self.pid:
+            return False
+        name = b"%d" % next(self._numbers)
+        path = self._cookies + b"/" + name
+        waiter = self._waiting[name] = _Waiter()
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            return waiter.event.wait(seconds) and waiter.good
+        except OSError as error:
+            log.warning("no cookie could be placed: %s", error)
+            return False
+        finally:
+            self._waiting.pop(name, None)
+            if os.path.exists(path):
+                os.unlink(path)
+
+    def restart(self) -> None:
+        """A new reader for all workspaces, each of which looks at everything afterwards."""
+        self._stop()
+        self.failure = ""
+        self._start()
+        for tree in self._trees:
+            self.observer.add(tree)
+            tree.trouble = ""
+            tree.look_everywhere()
+
+    def forget(self, tree: TreeSource) -> None:
+        self._trees.discard(tree)
+
+    def close(self) -> None:
+        self._stop()
+        os.rmdir(self._cookies)
+
+    def _stop(self) -> None:
+        self.observer.stop()
+        self.observer.join()
+        self.reader.stop()
+        self.reader.join()
+
+    def _on_failure(self, reason: str) -> None:
+        self.failure = reason
+        self._release(good=False)
+        for tree in list(self._trees):
+            tree.broken(reason)
+
+    def _release(self, *, good: bool) -> None:
+        for name in list(self._waiting):
+            waiter = self._waiting.pop(name, None)
+            if waiter is not None:
+                waiter.good = good
+                waiter.event.set()
+
+    # The callback of the cookie directory
+
+    def on_event(self, event: InotifyEvent) -> None:
+        waiter = self._waiting.pop(event.name, None)
+        if waiter is not None:
+            waiter.good = True
+            waiter.event.set()
+
+    def on_watch_deleted(self, wd: int) -> None:
+        self._release(good=False)
+
+    def on_queue_overflow(self) -> None:
+        """The cookie may be among the lost; but now everything is dirty, and that is as good."""
+        self._release(good=True)
+
+
+def _only_one(watches: dict[Any, Any], wd: int) -> bool:
+    """Whether a directory is watched for one workspace alone; roots may overlap."""
+    found = watches.get(wd)
+    return found is not None and len(found.callbacks) == 1
+
+
+@dataclass
+class _Waiter:
+    event: threading.Event = field(default_factory=threading.Event)
+    good: bool = False
+
+
+class TreeSource:
+    """Owns what is known of where one workspace changed."""
+
+    def __init__(self, hub: Hub, root: bytes, rules: RuleSet, on_dirty: Callable[[], None]) -> None:
+        self.hub = hub
+        self.root = root
+        self.rules = rules
+        self.on_dirty = on_dirty
+        self.emitter: _Emitter | None = None
+        self.root_gone = False
+        self.overflows = 0
+        self.trouble = ""
+
+    def take(self) -> Dirty:
+        """Where to look now; asked again, only what came since."""
+        return self.emitter.take() if self.emitter is not None else Dirty(lost=True)
+
+    def barrier(self, seconds: float) -> bool:
+        return self.hub.barrier(seconds)
+
+    def watched(self) -> int:
+        """How many directories are being watched."""
+        return len(self.emitter.maps.path_of) if self.emitter is not None else 0
+
+    def degraded(self) -> str:
+        """Why some directories are scanned instead of watched, if they are."""
+        count = len(self.emitter.unwatched) if self.emitter is not None else 0
+        if not count:
+            return ""
+        return (
+            f"{count} directories are scanned at each turn: {_limit_reason(OSError(errno.ENOSPC))};"
+            " raise fs.inotify.max_user_watches"
+        )
+
+    def change_rules(self, rules: RuleSet) -> None:
+        self.rules = rules
+        if self.emitter is not None:
+            self.emitter.ask(ROOT)
+
+    def broken(self, reason: str) -> None:
+        self.trouble = reason
+        self.look_everywhere()
+
+    def look_everywhere(self) -> None:
+        if self.emitter is not None:
+            with self.emitter.lock:
+                self.emitter.lost = True
+        self.on_dirty()
+
+    def close(self) -> None:
+        self.hub.forget(self)
+        emitter, self.emitter = self.emitter, None
+        if emitter is not None and emitter.watch in self.hub.observer._emitter_for_watch:
+            self.hub.observer.unschedule(emitter.watch)
+
+
+def event_trouble(root: bytes, mountinfo: str = "/proc/self/mountinfo") -> str:
+    """Why events cannot be relied on for a root, by its file system; empty if they can."""
+    if not sys.platform.startswith("linux"):
+        return "events are not complete on this system"
+    kind = _file_system(root, mountinfo)
+    return "" if kind in EVENTFUL else f"{kind or 'its file system'} does not tell of all changes"
+
+
+def _file_system(root: bytes, mountinfo: str) -> str:
+    """The type of the mount that holds a path: the last of the longest mount points above it."""
+    best, kind = b"", ""
+    with open(mountinfo, "rb") as lines:
+        for line in lines:
+            fields = line.split()
+            point = OCTAL.sub(lambda m: bytes([int(m[1], 8)]), fields[4])
+            if len(point) >= len(best) and is_within(root, point.rstrip(b"/")):
+                best, kind = point, fields[fields.index(b"-") + 1].decode("ascii", "replace")
+    return kind
