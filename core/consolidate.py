@@ -192,11 +192,12 @@ class Source:
             raise Damaged(f"{self.pack.path}.pack holds damaged bytes for {oid.hex()}.", HINT)
         return self._parse(data, start)
 
-    def base(self, oid: Oid) -> Oid | None:
-        """What the entry is a delta to, from a look at its first bytes."""
+    def head(self, oid: Oid) -> tuple[int, Oid | None]:
+        """The entry's type, and what it is a delta to, from a look at its first bytes."""
         start, end = self.spans[oid]
-        head = _read_range(self.pack, start, min(end, start + LONGEST_HEADER))
-        return self._parse(head, start).base
+        data = _read_range(self.pack, start, min(end, start + LONGEST_HEADER))
+        found = self._parse(data, start)
+        return found.number, found.base
 
     def _parse(self, data: bytes, start: int) -> RawEntry:
         number, _, at = parse_entry_header(data)

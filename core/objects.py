@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from .errors import Damaged
-from .model import TREE, Entry, Oid
+from .model import EXEC, FILE, LINK, TREE, Entry, Oid
 
 Kind = Literal["commit", "tree", "blob", "tag"]
 IDENTITY = b"turnmark <turnmark@localhost>"
+MODES = {b"%o" % mode: mode for mode in (FILE, EXEC, LINK, TREE)}
+NO_NAMES = frozenset({b"", b".", b".."})
 
 
 def hash_object(kind: Kind, data: bytes) -> Oid:
@@ -20,21 +22,31 @@ def hash_object(kind: Kind, data: bytes) -> Oid:
 
 
 def parse_tree(raw: bytes) -> dict[bytes, Entry]:
-    """The entries of a tree, in git's order."""
+    """The entries of a tree, in git's order; no name in it leads out of its directory."""
     out: dict[bytes, Entry] = {}
-    at, end = 0, len(raw)
+    at, end, count = 0, len(raw), 0
     try:
         while at < end:
             space = raw.index(b" ", at)
             nul = raw.index(b"\0", space)
-            entry = Entry(int(raw[at:space], 8), Oid(raw[nul + 1 : nul + 21]))
-            out[raw[space + 1 : nul]] = entry
+            mode = MODES.get(raw[at:space]) or _odd_mode(raw[at:space])
+            out[raw[space + 1 : nul]] = Entry(mode, Oid(raw[nul + 1 : nul + 21]))
             at = nul + 21
+            count += 1
     except ValueError as error:
         raise Damaged("A tree object cannot be parsed.", "Run `turnmark store verify`.") from error
     if at != end:
         raise Damaged("A tree object is cut short.", "Run `turnmark store verify`.")
+    if len(out) != count or not NO_NAMES.isdisjoint(out) or b"/" in b"\0".join(out):
+        raise Damaged("A tree object holds impossible names.", "Run `turnmark store verify`.")
     return out
+
+
+def _odd_mode(text: bytes) -> int:
+    """A mode as old versions of git wrote them; ValueError if it is none."""
+    if not text.isdigit():
+        raise ValueError(text)
+    return int(text, 8)
 
 
 def tree_order(item: tuple[bytes, Entry]) -> bytes:
@@ -80,12 +92,15 @@ def parse_headers(data: bytes) -> tuple[dict[bytes, bytes], bytes]:
 
 
 def header_oid(headers: dict[bytes, bytes], key: bytes) -> Oid:
+    value = headers.get(key, b"")
     try:
-        oid = bytes.fromhex(headers[key].decode("ascii"))
-    except (KeyError, ValueError) as error:
+        oid = bytes.fromhex(value.decode("ascii"))
+    except ValueError:
+        oid = b""
+    if len(oid) != 20 or len(value) != 40:
         raise Damaged(
             f"A commit or tag has no usable '{key.decode()}'.", "Run `turnmark store verify`."
-        ) from error
+        )
     return Oid(oid)
 
 

@@ -363,7 +363,7 @@ class Pack:
             return None
         try:
             kind, data = self._at(self.offset(place))
-        except (OSError, zlib.error, IndexError, KeyError, struct.error) as error:
+        except (OSError, OverflowError, zlib.error, IndexError, struct.error) as error:
             raise Damaged(f"{self.path}.pack cannot give {oid.hex()}: {error}.", HINT) from error
         if hash_object(kind, data) != oid:
             raise Damaged(f"{self.path}.pack holds other bytes for {oid.hex()}.", HINT)
@@ -372,7 +372,7 @@ class Pack:
     def _at(self, offset: int) -> tuple[Kind, bytes]:
         """Follows a chain of deltas down to its base, then applies it from there."""
         deltas: list[bytes] = []
-        while True:
+        while len(deltas) <= self.count:
             head = self.disk.pread(self.fd, FIRST_READ, offset)
             number, size, at = parse_entry_header(head)
             if number in KINDS:
@@ -381,6 +381,8 @@ class Pack:
             base, at = self._base(number, offset, head, at)
             deltas.append(self._inflate(offset, head, at, size))
             offset = base
+        else:
+            raise Damaged(f"{self.path}.pack holds deltas that go in a circle.", HINT)
         for delta in reversed(deltas):
             data = apply_delta(data, delta)
         return KINDS[number], data
@@ -388,6 +390,8 @@ class Pack:
     def _base(self, number: int, offset: int, head: bytes, at: int) -> tuple[int, int]:
         if number == OFS_DELTA:
             distance, at = parse_distance(head, at)
+            if not 0 < distance < offset:
+                raise Damaged(f"{self.path}.pack holds a delta to nothing.", HINT)
             return offset - distance, at
         if number != REF_DELTA:
             raise Damaged(f"{self.path}.pack holds an entry of unknown type {number}.", HINT)
@@ -420,7 +424,7 @@ class Pack:
             raise Damaged(f"The index {self.path}.idx does not match its check sum.", HINT)
         size = self.size()
         head = self.disk.pread(self.fd, 12, 0)
-        if head != b"PACK" + struct.pack(">II", 2, self.count):
+        if size < 32 or head != b"PACK" + struct.pack(">II", 2, self.count):
             raise Damaged(f"{self.path}.pack does not match its index.", HINT)
         trailer = self.disk.pread(self.fd, 20, size - 20)
         if trailer != index[-40:-20] or _digest_of(self.disk, self.fd, size - 20) != trailer:

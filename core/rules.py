@@ -437,11 +437,15 @@ class _Force(NamedTuple):
 _OPEN = _Stance()
 
 
+_TABLES_MOST = 4096
+
+
 class _Shared:
     """What all directories of one tree have in common."""
 
     def __init__(self, ruleset: RuleSet) -> None:
         self.ruleset = ruleset
+        self.fingerprint = _fingerprint(ruleset)
         self.exclude = parse_patterns(ruleset.exclude)
         self.protect = parse_patterns(ruleset.protect)
         self.leads = [lead for pattern in self.protect for lead in pattern.leads()]
@@ -452,8 +456,16 @@ class _Shared:
         """One for all directories with the same patterns in force, which are most."""
         found = self._tables.get(groups)
         if found is None:
+            if len(self._tables) >= _TABLES_MOST:
+                self._tables.clear()
             found = self._tables[groups] = _Table(*groups)
         return found
+
+
+@lru_cache(maxsize=32)
+def _shared_by(ruleset: RuleSet) -> _Shared:
+    """Compiled once for every look under the same rules."""
+    return _Shared(ruleset)
 
 
 def _clears_nothing(_: bytes) -> bool:
@@ -487,7 +499,7 @@ class DirRules:
         self.path = path
         self._shared, self._parent = shared, parent
         self._gitignore = gitignore if shared.ruleset.gitignore else None
-        above = parent.fingerprint if parent else _fingerprint(shared.ruleset)
+        above = parent.fingerprint if parent else shared.fingerprint
         self.fingerprint: bytes = above
         if self._gitignore is not None:
             said = b"\0".join((above, path, self._gitignore))
@@ -496,7 +508,7 @@ class DirRules:
 
     @classmethod
     def root(cls, ruleset: RuleSet, gitignore: bytes | None) -> DirRules:
-        return cls(_Shared(ruleset), ROOT, gitignore, None)
+        return cls(_shared_by(ruleset), ROOT, gitignore, None)
 
     def child(self, name: bytes, gitignore: bytes | None) -> DirRules:
         return DirRules(self._shared, join(self.path, name), gitignore, self)

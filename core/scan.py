@@ -100,6 +100,7 @@ class Look:
         self.seen_modes: Counter[tuple[int, int]] = Counter()
         self.dirs_seen = 0
         self.files_seen = 0
+        self._rules: dict[RelPath, DirRules] = {}
         self.always: set[RelPath] = set()
         self.complete = False
 
@@ -540,12 +541,16 @@ class Look:
         return frame
 
     def _rules_of(self, path: RelPath) -> DirRules:
-        rules = DirRules.root(self.ruleset, self._gitignore(self.beneath.fd))
-        above = ROOT
-        for name in path.split(b"/") if path else []:
-            above = join(above, name)
-            rules = rules.child(name, self._gitignore(self.beneath.dir(above)))
-        return rules
+        """Each rules file on the way is read once in a look."""
+        known = next((p for p in (path, *parents(path)) if p in self._rules), None)
+        if known is None:
+            known = ROOT
+            self._rules[ROOT] = DirRules.root(self.ruleset, self._gitignore(self.beneath.fd))
+        for name in path[len(known) :].strip(b"/").split(b"/") if path != known else []:
+            above, known = known, join(known, name)
+            gitignore = self._gitignore(self.beneath.dir(known))
+            self._rules[known] = self._rules[above].child(name, gitignore)
+        return self._rules[path]
 
     def _update_names(
         self, frame: Frame, names: set[bytes], done: dict[RelPath, tuple[Frame, Dir]]

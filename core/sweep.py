@@ -266,7 +266,7 @@ def _with_bases(source: Source, reached: set[Oid], covered: set[Oid]) -> set[Oid
         at: Oid | None = oid if oid in reached and oid not in covered else None
         while at is not None and at not in wanted:
             wanted.add(at)
-            at = source.base(at)
+            at = source.head(at)[1]
     return wanted
 
 

@@ -163,10 +163,15 @@ class WorkTree:
 
     def below(self, path: RelPath) -> list[RelPath]:
         """A known directory and all known directories below it."""
-        found = self.get(path)
-        if found is None:
-            return []
-        return [path, *(p for name in found.entered() for p in self.below(join(path, name)))]
+        out: list[RelPath] = []
+        waiting = [path]
+        while waiting:
+            here = waiting.pop()
+            found = self.get(here)
+            if found is not None:
+                out.append(here)
+                waiting += [join(here, name) for name in found.entered()]
+        return out
 
     def root(self) -> Dir | None:
         return self.get(ROOT)

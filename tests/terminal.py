@@ -12,6 +12,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 DEADLINE = 20
+# It becomes the controlling terminal, so that a typed Ctrl-C is a signal.
+START = (
+    "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "from watcher.cli import main; sys.exit(main())"
+)
 QUESTION = b"[y/N]"
 
 
@@ -27,14 +32,13 @@ def on_terminal(
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     process = subprocess.Popen(
-        [sys.executable, "-m", "watcher", *words],
+        [sys.executable, "-c", START, *words],
         cwd=work,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **(env or {})},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-        preexec_fn=_take_terminal,
     )
     os.close(theirs)
     try:
@@ -45,13 +49,6 @@ def on_terminal(
         process.wait()
         os.close(ours)
     return shown.decode("utf-8", "replace").replace("\r\n", "\n"), code
-
-
-def _take_terminal() -> None:
-    """Makes it the controlling terminal, so that a typed Ctrl-C is a signal."""
-    import fcntl
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _converse(ours: int, types: bytes | None, before: Callable[[], object]) -> bytes:

@@ -180,13 +180,14 @@ def test_switched_off_nothing_is_recorded_but_reading_works(at, work, tmp_path):
 
 def test_a_workspace_in_use_is_busy(at, work, monkeypatch):
     root = snapshot(at(work))
-    waited = []
+    waited: list[float] = []
     real = Store.workspace_lock
-    monkeypatch.setattr(
-        Store,
-        "workspace_lock",
-        lambda self, workspace, wait=5.0: waited.append(wait) or real(self, workspace, 0.01),
-    )
+
+    def impatient(store, workspace, wait=5.0):
+        waited.append(wait)
+        return real(store, workspace, 0.01)
+
+    monkeypatch.setattr(Store, "workspace_lock", impatient)
     context = at(work)
     with (
         open_store(context).workspace_lock(root.id),
@@ -199,7 +200,12 @@ def test_a_workspace_in_use_is_busy(at, work, monkeypatch):
 
 def test_an_interrupted_rollback_is_finished_first_and_said(at, work, monkeypatch, capsys):
     seen = []
-    monkeypatch.setattr(access, "finish_interrupted", lambda recorder: seen.append(recorder) or 1)
+
+    def finish(recorder):
+        seen.append(recorder)
+        return True
+
+    monkeypatch.setattr(access, "finish_interrupted", finish)
     with recording(at(work), None, create=True) as recorder:
         assert seen == [recorder]
     assert "finished a rollback that was interrupted" in capsys.readouterr().err

@@ -229,7 +229,7 @@ def test_the_table_says_it_to_people(turnmark, work):
     assert "codex s" in rows[0]
     assert "turn 2, open" in rows[0]
     assert "fix \\x1b[2J it" in rows[1]
-    assert " ".join(rows[1].split()[-7:-1]) == "1 2 1 turn 1, error"
+    assert " ".join(rows[1].split()[-8:-1]) == "1 2 1 turn 1, error, pinned"
     assert "manual, pinned" in rows[2]
 
 

@@ -13,9 +13,9 @@ from core import counts as counts_module
 from core.counts import CountBook
 from core.model import Counts, Oid
 from tests.stores import Bench
-from tests.trees import File, Link, build
+from tests.trees import File, Leaf, Link, build
 
-OLD = {
+OLD: dict[str | bytes, Leaf] = {
     "same": "1\n2\n",
     "edited": "".join(f"{n}\n" for n in range(50)),
     "no newline": "a\nb",
@@ -27,7 +27,7 @@ OLD = {
     "link": Link("old"),
     "dir/file": "1\n",
 }
-NEW = {
+NEW: dict[str | bytes, Leaf] = {
     "same": "1\n2\n",
     "edited": "".join(f"{n}\n" for n in range(50) if n % 7) + "end\n",
     "no newline": "a\nb\n",

@@ -18,6 +18,20 @@ def bench(tmp_path):
     made.close()
 
 
+def begin(bench, session="s", **words):
+    """The mark of a begin."""
+    mark = turns.begin(bench.recorder, session, **words).mark
+    assert mark is not None
+    return mark
+
+
+def end(bench, session="s", **words):
+    """The mark of an end."""
+    mark = turns.end(bench.recorder, session, **words).mark
+    assert mark is not None
+    return mark
+
+
 def marks(bench):
     return [(m.kind, m.session, m.turn, m.status) for m in bench.history().marks()]
 
@@ -35,9 +49,13 @@ def test_a_turn_has_a_begin_and_an_end_on_its_states(bench):
     assert ended.durable
     assert begun.snapshot.id != ended.snapshot.id
     assert marks(bench) == [("turn-begin", "s", 1, None), ("turn-end", "s", 1, "error")]
-    begin, end = bench.history().marks()
-    assert (begin.label, begin.agent, begin.extra) == ("do it", "codex", {"messages": 3, "pid": 7})
-    assert (end.agent, end.extra) == ("codex", {"messages": 5})
+    opened, closed = bench.history().marks()
+    assert (opened.label, opened.agent, opened.extra) == (
+        "do it",
+        "codex",
+        {"messages": 3, "pid": 7},
+    )
+    assert (closed.agent, closed.extra) == ("codex", {"messages": 5})
     fsck(bench.store.base)
 
 
@@ -51,12 +69,12 @@ def test_turns_are_counted_per_session(bench):
 
 def test_a_number_does_not_come_twice_when_old_marks_are_gone(bench):
     for _ in range(2):
-        begun = turns.begin(bench.recorder, "s")
-        turns.end(bench.recorder, "s")
+        begun = begin(bench)
+        end(bench)
     first = next(bench.history().marks())
     bench.store.refs.delete([ref_name(bench.root.id, "m", first.seq)])
-    assert begun.mark.turn == 2
-    assert turns.begin(bench.recorder, "s").mark.turn == 3
+    assert begun.turn == 2
+    assert begin(bench).turn == 3
 
 
 def test_a_begin_interrupts_what_its_session_has_open_on_the_same_state(bench):
@@ -68,9 +86,9 @@ def test_a_begin_interrupts_what_its_session_has_open_on_the_same_state(bench):
         ("turn-end", "s", 1, "interrupted"),
         ("turn-begin", "s", 2, None),
     ]
-    _, end, begin = bench.history().marks()
-    assert end.snapshot == begin.snapshot == second.snapshot.id
-    assert (end.turn_id, begin.turn_id) == ("one", "two")
+    _, closed, opened = bench.history().marks()
+    assert closed.snapshot == opened.snapshot == second.snapshot.id
+    assert (closed.turn_id, opened.turn_id) == ("one", "two")
     assert second.changed == 1
 
 
@@ -84,7 +102,7 @@ def test_the_same_begin_delivered_twice_is_one_turn(bench):
 
 def test_a_begin_without_an_id_is_never_taken_for_a_duplicate(bench):
     turns.begin(bench.recorder, "s")
-    assert turns.begin(bench.recorder, "s").mark.turn == 2
+    assert begin(bench).turn == 2
 
 
 def test_sessions_do_not_close_each_other(bench):
@@ -115,7 +133,7 @@ def test_an_end_that_comes_too_late_does_not_close_the_next_turn(bench):
     turns.begin(bench.recorder, "s", turn_id="two")
     with pytest.raises(TurnmarkError, match="is two, not one"):
         turns.end(bench.recorder, "s", turn_id="one")
-    assert turns.end(bench.recorder, "s", turn_id="two").mark.status == "ok"
+    assert end(bench, turn_id="two").status == "ok"
 
 
 def test_both_marks_of_a_turn_carry_the_ids_of_its_begin(bench):
@@ -127,12 +145,13 @@ def test_both_marks_of_a_turn_carry_the_ids_of_its_begin(bench):
 def test_other_marks_do_not_touch_an_open_turn(bench):
     turns.begin(bench.recorder, "s")
     bench.recorder.take(mark=MarkSpec("manual"))
-    assert turns.end(bench.recorder, "s").mark.turn == 1
+    assert end(bench).turn == 1
 
 
 def test_a_new_process_knows_the_open_turn(bench):
     turns.begin(bench.recorder, "s")
-    assert turns.end(bench.reopen(), "s").mark.turn == 1
+    bench.reopen()
+    assert end(bench).turn == 1
 
 
 @pytest.mark.parametrize(
@@ -150,7 +169,7 @@ def test_a_prompt_becomes_one_short_line(prompt, label):
 
 
 def test_prompts_may_be_kept_out_of_the_store(bench):
-    assert turns.begin(bench.recorder, "s", prompt="secret", labels=False).mark.label == ""
+    assert begin(bench, prompt="secret", labels=False).label == ""
 
 
 @pytest.mark.parametrize("text", ["\0\x1b[2J", "\udcff", "日本語 🙂", '"\\'])

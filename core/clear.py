@@ -1,0 +1,102 @@
+"""Takes a whole store off the disk: what turnmark made, and nothing else that lies there.
+
+Order, and what is true if the process dies after each step: 1. nobody else is at work, held by
+locks; 2. references: some or all history is gone, which was the wish; 3. objects, records; 4. the
+layout file: what is left is an empty shell, which `Store.create` completes; 5. locks, directories.
+Everything is reached by descriptor from the store's own directory, never through a link.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from .consolidate import PATIENCE
+from .disk import Disk
+from .errors import Refused
+from .store import Store, explain
+from .sweep import size_on_disk
+from .timeline import root_shown
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+FIRST = ("packed-refs", "refs", "objects", "config", "HEAD")
+LAST = ("layout.json", "locks")
+OWN_LOCKS = frozenset({"gate", "store", "maintenance"})
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """How much is gone, and what of others' is left in the directory."""
+
+    bytes: int
+    left: tuple[str, ...]
+
+
+def clear(store: Store) -> Cleared:
+    """Removes the store once nobody writes to it."""
+    with ExitStack() as locks:
+        for workspace in _locked_before(store):
+            locks.enter_context(store.workspace_lock(workspace))
+        locks.enter_context(store.maintaining())
+        locks.enter_context(store.exclusive(PATIENCE))
+        _refuse_unfinished(store)
+        size = size_on_disk(store)
+        try:
+            left = _remove_all(store)
+        except OSError as error:
+            raise explain(error, "clear the store", store.base) from error
+    return Cleared(size, left)
+
+
+def _locked_before(store: Store) -> list[str]:
+    with store.disk.scandir(f"{store.base}/turnmark/locks") as found:
+        return sorted(entry.name for entry in found if entry.name not in OWN_LOCKS)
+
+
+def _refuse_unfinished(store: Store) -> None:
+    """What a killed rollback moved aside may be nowhere but in the store."""
+    with store.disk.scandir(f"{store.base}/turnmark/journal") as found:
+        names = [entry.name for entry in found if entry.name.endswith(".json")]
+    for root in (root_shown(store, name.removesuffix(".json")) for name in names):
+        if os.path.isdir(os.fsencode(root)):
+            raise Refused(
+                f"A rollback of {root} was interrupted and needs this store.",
+                "`turnmark snapshot` there finishes it; then clear the store.",
+            )
+
+
+def _remove_all(store: Store) -> tuple[str, ...]:
+    disk = store.disk
+    with disk.opened(store.base, DIRECTORY) as top:
+        for name in FIRST:
+            _remove(disk, top, name)
+        with disk.opened("turnmark", DIRECTORY, at=top) as own:
+            for name in [*sorted(set(_names(disk, own)) - set(LAST)), *LAST]:
+                _remove(disk, own, name)
+        disk.rmdir("turnmark", top)
+        left = tuple(sorted(_names(disk, top)))
+    if not left:
+        disk.rmdir(store.base)
+    return left
+
+
+def _names(disk: Disk, at: int) -> list[str]:
+    with disk.scandir(at) as found:
+        return [entry.name for entry in found]
+
+
+def _remove(disk: Disk, at: int, name: str) -> None:
+    """A link is removed as a link; what is gone already is fine."""
+    try:
+        info = disk.lstat(name, at)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(info.st_mode):
+        disk.unlink(name, at)
+        return
+    with disk.opened(name, DIRECTORY, at=at) as inner:
+        for below in _names(disk, inner):
+            _remove(disk, inner, below)
+    disk.rmdir(name, at)

@@ -1,0 +1,404 @@
+"""Packs that git accepts, git's packs read right, and a damaged byte never read as a good one."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.disk import REAL
+from core.errors import Damaged
+from core.model import EMPTY_TREE, FILE, TREE, Entry, Oid
+from core.objects import Kind, encode_commit, encode_tree, hash_object
+from core.packs import (
+    Entry as Place,
+)
+from core.packs import (
+    Pack,
+    PackWriter,
+    apply_delta,
+    encode_distance,
+    encode_index,
+    entry_header,
+    parse_distance,
+    parse_entry_header,
+)
+from core.store import Store
+from tests.stores import fsck
+
+Objects = dict[Oid, tuple[Kind, bytes]]
+
+
+def blobs(*contents: bytes) -> Objects:
+    return {hash_object("blob", data): ("blob", data) for data in contents}
+
+
+def write(directory: Path, objects: Objects) -> Pack:
+    directory.mkdir(parents=True, exist_ok=True)
+    writer = PackWriter(REAL, str(directory))
+    for oid, (kind, data) in objects.items():
+        writer.add(kind, oid, data)
+    return Pack(REAL, writer.finish(sync=False))
+
+
+def content(pack: Pack) -> Objects:
+    return {oid: read for oid in pack.oids() if (read := pack.read(oid)) is not None}
+
+
+def git(*arguments: str, cwd: Path, data: bytes = b"") -> bytes:
+    done = subprocess.run(["git", *arguments], cwd=cwd, input=data, capture_output=True, check=True)
+    return done.stdout
+
+
+def every_kind() -> Objects:
+    """A history with one of each kind, that is whole in itself."""
+    out = blobs(b"", b"x", b"text\n" * 5000, random.Random(1).randbytes(300_000), bytes(400_000))
+    names = [(b"f%d" % n, Entry(FILE, oid)) for n, oid in enumerate(out)]
+    tree = encode_tree([*names, (b"none", Entry(TREE, EMPTY_TREE))])
+    commit = encode_commit(hash_object("tree", tree), 10**18, b"all\n")
+    parts: list[tuple[Kind, bytes]] = [("tree", b""), ("tree", tree), ("commit", commit)]
+    return out | {hash_object(kind, data): (kind, data) for kind, data in parts}
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    objects = every_kind()
+    assert content(write(tmp_path, objects)) == objects
+
+
+def test_git_accepts_what_was_written(tmp_path: Path) -> None:
+    store = Store.create(str(tmp_path / "store"))
+    pack = write(tmp_path / "store/objects/pack", every_kind())
+    pack.check()
+    copy = shutil.copy(pack.path + ".pack", tmp_path / "copy.pack")
+    git("index-pack", "--strict", copy, cwd=tmp_path)
+    assert (tmp_path / "copy.idx").read_bytes() == Path(pack.path + ".idx").read_bytes()
+    git("verify-pack", "-v", pack.path + ".idx", cwd=tmp_path)
+    fsck(store.base)
+
+
+def test_an_empty_pack_is_a_pack(tmp_path: Path) -> None:
+    pack = write(tmp_path, {})
+    pack.check()
+    assert pack.oids() == []
+    assert pack.read(EMPTY_TREE) is None
+
+
+@given(st.lists(st.binary(max_size=3000), max_size=30))
+def test_any_contents_come_back(
+    tmp_path_factory: pytest.TempPathFactory, contents: list[bytes]
+) -> None:
+    objects = blobs(*contents)
+    pack = write(tmp_path_factory.mktemp("any"), objects)
+    assert content(pack) == objects
+    pack.close()
+
+
+def test_bytes_that_do_not_shrink_are_kept_and_take_no_more_room(tmp_path: Path) -> None:
+    data = random.Random(2).randbytes(3_000_000)
+    pack = write(tmp_path, blobs(data))
+    assert content(pack) == blobs(data)
+    assert pack.size() < len(data) * 1.001 + 100
+
+
+def test_many_batches_keep_every_object(tmp_path: Path) -> None:
+    objects = blobs(*(b"%d " % n * 20_000 for n in range(60)))
+    pack = write(tmp_path, objects)
+    pack.check()
+    assert content(pack) == objects
+
+
+def test_an_unfinished_pack_leaves_nothing_when_dropped(tmp_path: Path) -> None:
+    writer = PackWriter(REAL, str(tmp_path))
+    writer.add("blob", Oid(bytes(20)), bytes(1 << 20))
+    writer.drop()
+    assert os.listdir(tmp_path) == []
+
+
+# What git wrote
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository whose contents make deltas of deltas."""
+    path = tmp_path_factory.mktemp("repo")
+    git("init", "-q", ".", cwd=path)
+    rng = random.Random(3)
+    lines = [b"%d %d\n" % (n, rng.randrange(10**9)) for n in range(6000)]
+    for number in range(12):
+        for _ in range(5):
+            lines[rng.randrange(len(lines))] = b"changed in %d\n" % number
+        (path / "file").write_bytes(b"".join(lines))
+        (path / f"only{number}").write_bytes(rng.randbytes(2000))
+        git("add", ".", cwd=path)
+        who = ("-c", "user.name=n", "-c", "user.email=e@e")
+        git(*who, "commit", "-q", "-m", str(number), cwd=path)
+        git(*who, "tag", "-a", "-m", "t", f"t{number}", cwd=path)
+    return path
+
+
+def as_git_reads(repository: Path) -> Objects:
+    out: Objects = {}
+    listed = git("cat-file", "--batch-check", "--batch-all-objects", cwd=repository)
+    for line in listed.decode().splitlines():
+        name, kind, _ = line.split()
+        out[Oid(bytes.fromhex(name))] = (kind, git("cat-file", kind, name, cwd=repository))  # type: ignore[assignment]
+    return out
+
+
+def test_every_object_of_a_repacked_repository_is_read(versions: Path) -> None:
+    expected = as_git_reads(versions)
+    git("repack", "-adf", "--depth=50", "--window=50", cwd=versions)
+    (path,) = (versions / ".git/objects/pack").glob("*.pack")
+    chains = git("verify-pack", "-v", str(path.with_suffix(".idx")), cwd=versions)
+    assert b"chain length = 2" in chains
+    pack = Pack(REAL, str(path.with_suffix("")))
+    pack.check()
+    assert content(pack) == expected
+
+
+def test_every_object_of_a_pack_with_named_bases_is_read(versions: Path, tmp_path: Path) -> None:
+    expected = as_git_reads(versions)
+    wanted = b"".join(oid.hex().encode() + b"\n" for oid in expected)
+    named = str(tmp_path / "pack")
+    git("-c", "repack.useDeltaBaseOffset=false", "pack-objects", "-q", "--no-reuse-delta", named,
+        cwd=versions, data=wanted)  # fmt: skip
+    (path,) = tmp_path.glob("*.pack")
+    pack = Pack(REAL, str(path.with_suffix("")))
+    types = {parse_entry_header(path.read_bytes()[start:])[0] for _, start, _ in pack.spans()}
+    assert 7 in types
+    assert 6 not in types
+    assert content(pack) == expected
+
+
+@given(st.binary(max_size=300), st.integers(1, 1 << 40))
+def test_headers_and_distances_are_read_as_they_were_written(rest: bytes, number: int) -> None:
+    head = entry_header(3, number)
+    assert parse_entry_header(head + rest) == (3, number, len(head))
+    distance = encode_distance(number)
+    assert parse_distance(distance + rest, 0) == (number, len(distance))
+
+
+@given(st.binary(max_size=100), st.binary(max_size=100))
+def test_any_delta_gives_bytes_or_an_index_error(base: bytes, delta: bytes) -> None:
+    try:
+        assert isinstance(apply_delta(base, delta), bytes)
+    except IndexError:
+        return
+
+
+# Large packs and odd ids, by the index alone
+
+
+def index_only(directory: Path, entries: dict[Oid, Place]) -> Pack:
+    (directory / "big.idx").write_bytes(encode_index(entries, bytes(20)))
+    return Pack(REAL, str(directory / "big"))
+
+
+def test_offsets_above_two_and_four_gigabytes_are_kept(tmp_path: Path) -> None:
+    offsets = [12, (1 << 31) - 1, 1 << 31, (1 << 31) + 7, 1 << 32, 5 << 32, 12345]
+    rng = random.Random(4)
+    entries = {Oid(rng.randbytes(20)): Place(offset, offset % 1000) for offset in offsets}
+    pack = index_only(tmp_path, entries)
+    for oid, placed in entries.items():
+        place = pack.place(oid)
+        assert place is not None
+        assert (pack.offset(place), pack.crc(place)) == placed
+    index = Path(pack.path + ".idx").read_bytes()
+    said = git("show-index", cwd=tmp_path, data=index).decode()
+    listed = {line.split()[1]: int(line.split()[0]) for line in said.splitlines()}
+    assert listed == {oid.hex(): placed.offset for oid, placed in entries.items()}
+
+
+def test_an_id_that_straddles_two_others_is_not_found(tmp_path: Path) -> None:
+    first, second = b"\x01" * 19 + b"\x02", b"\x01" * 18 + b"\x02\x03"
+    pack = index_only(tmp_path, {Oid(o): Place(12, 0) for o in (first, second)})
+    both = b"".join(sorted([first, second]))
+    for shift in range(1, 20):
+        between = Oid(both[shift : shift + 20])
+        assert (pack.place(between) is None) == (between not in (first, second))
+
+
+def test_an_id_is_found_behind_one_that_straddles(tmp_path: Path) -> None:
+    wanted = b"\x05" * 20
+    pack = index_only(tmp_path, {Oid(o): Place(12, 0) for o in (b"\x05" * 19 + b"\x04", wanted)})
+    place = pack.place(Oid(wanted))
+    assert place is not None
+    assert pack.oid(place) == wanted
+
+
+@pytest.mark.parametrize("count", [300, 3000])
+def test_every_id_is_found_and_no_other(tmp_path: Path, count: int) -> None:
+    rng = random.Random(count)
+    ids = [Oid(bytes([rng.choice([0, 7, 255])]) + rng.randbytes(19)) for _ in range(count)]
+    pack = index_only(tmp_path, {oid: Place(12, 0) for oid in ids})
+    assert all((place := pack.place(oid)) is not None and pack.oid(place) == oid for oid in ids)
+    others = (Oid(oid[:19] + bytes([oid[19] ^ 1])) for oid in ids)
+    assert all(pack.place(oid) is None for oid in others if oid not in ids)
+    assert all(pack.place(Oid(bytes([first]) * 20)) is None for first in range(256))
+
+
+# Damage
+
+
+def deltified(directory: Path) -> tuple[Path, Objects]:
+    """A small pack of git's with deltas in it, and what it holds."""
+    git("init", "-q", "--bare", ".", cwd=directory)
+    lines = [b"line %d of some text\n" % n for n in range(40)]
+    objects = blobs(b"".join(lines), b"".join(lines[:30]), b"".join(lines[5:]), b"x", b"")
+    for _, data in objects.values():
+        git("hash-object", "-w", "--stdin", cwd=directory, data=data)
+    wanted = b"".join(oid.hex().encode() + b"\n" for oid in objects)
+    git("pack-objects", "-q", "--delta-base-offset", "p", cwd=directory, data=wanted)
+    (path,) = directory.glob("p-*.pack")
+    return path.with_suffix(""), objects
+
+
+def readable(path: Path, objects: Objects) -> Iterator[bool]:
+    """Whether each object is still given; a wrong answer, or another exception, fails the test."""
+    try:
+        pack = Pack(REAL, str(path))
+    except Damaged:
+        return
+    for oid, expected in objects.items():
+        try:
+            found = pack.read(oid)
+        except Damaged:
+            found = None
+        assert found in (None, expected)
+        yield found is not None
+    pack.close()
+
+
+def is_whole(path: Path) -> bool:
+    try:
+        pack = Pack(REAL, str(path))
+        pack.check()
+    except Damaged:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("ending", [".pack", ".idx"])
+@pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
+def test_any_flipped_byte_is_found_by_the_check_and_never_read_as_good(
+    tmp_path: Path, ending: str, flip: int
+) -> None:
+    path, objects = deltified(tmp_path)
+    file = path.with_suffix(ending)
+    good = file.read_bytes()
+    file.chmod(0o600)
+    for at in range(len(good)):
+        file.write_bytes(good[:at] + bytes([good[at] ^ flip]) + good[at + 1 :])
+        assert not is_whole(path)
+        list(readable(path, objects))
+    file.write_bytes(good)
+    assert all(readable(path, objects))
+
+
+@pytest.mark.parametrize("value", [0x00, 0x60, 0x70, 0x7F, 0xEF])
+def test_any_byte_replaced_is_never_read_as_good_and_never_hangs(
+    tmp_path: Path, value: int
+) -> None:
+    path, objects = deltified(tmp_path)
+    file = path.with_suffix(".pack")
+    good = file.read_bytes()
+    file.chmod(0o600)
+    for at in range(len(good)):
+        file.write_bytes(good[:at] + bytes([value]) + good[at + 1 :])
+        list(readable(path, objects))
+
+
+@pytest.mark.parametrize("ending", [".pack", ".idx"])
+def test_a_pack_cut_short_anywhere_is_found_by_the_check_and_never_read_as_good(
+    tmp_path: Path, ending: str
+) -> None:
+    path, objects = deltified(tmp_path)
+    file = path.with_suffix(ending)
+    file.chmod(0o600)
+    for size in reversed(range(file.stat().st_size)):
+        os.truncate(file, size)
+        assert not is_whole(path)
+        list(readable(path, objects))
+
+
+def test_deltas_that_go_in_a_circle_are_damaged(tmp_path: Path) -> None:
+    one, other = Oid(b"\x01" * 20), Oid(b"\x02" * 20)
+    body = b"x\x9c\x03\x00\x00\x00\x00\x01"
+    entries = [entry_header(7, 0) + base + body for base in (other, one)]
+    (tmp_path / "c.pack").write_bytes(b"PACK" + struct.pack(">II", 2, 2) + b"".join(entries))
+    places = {one: Place(12, 0), other: Place(12 + len(entries[0]), 0)}
+    (tmp_path / "c.idx").write_bytes(encode_index(places, bytes(20)))
+    with pytest.raises(Damaged):
+        Pack(REAL, str(tmp_path / "c")).read(one)
+
+
+def test_an_offset_beyond_everything_is_damaged(tmp_path: Path) -> None:
+    oid = Oid(b"\x01" * 20)
+    (tmp_path / "big.pack").write_bytes(b"PACK")
+    for offset in ((1 << 64) - 1, 1 << 63, 1 << 62, 3):
+        with pytest.raises(Damaged):
+            index_only(tmp_path, {oid: Place(offset, 0)}).read(oid)
+
+
+# Threads
+
+
+def test_two_threads_adding_lose_nothing(tmp_path: Path) -> None:
+    writer = PackWriter(REAL, str(tmp_path))
+    parts = [blobs(*(b"%d %d " % (n, side) * 3000 for n in range(150))) for side in range(2)]
+    start = threading.Barrier(2)
+
+    def add(objects: Objects) -> None:
+        start.wait()
+        for oid, (kind, data) in objects.items():
+            writer.add(kind, oid, data)
+
+    threads = [threading.Thread(target=add, args=(part,)) for part in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pack = Pack(REAL, writer.finish(sync=False))
+    pack.check()
+    assert content(pack) == parts[0] | parts[1]
+
+
+# Splitting
+
+
+def test_a_change_of_many_objects_is_split_and_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.store.PACK_OBJECTS", 10)
+    store = Store.create(str(tmp_path / "store"))
+    objects = blobs(*(b"%d" % n for n in range(45)))
+    with store.writing() as writer:
+        for oid, (kind, data) in [*objects.items(), *objects.items()]:
+            writer.add(kind, data, oid)
+        stored = writer.settle(sync=True)
+    assert (len(stored.packs), stored.objects) == (5, 45)
+    assert {oid: store.read(oid) for oid in objects} == objects
+    fsck(store.base)
+
+
+def test_a_change_of_many_bytes_is_split_and_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.store.PACK_BYTES", 2_000_000)
+    store = Store.create(str(tmp_path / "store"))
+    rng = random.Random(5)
+    objects = blobs(*(rng.randbytes(300_000) for _ in range(30)))
+    with store.writing() as writer:
+        for kind, data in objects.values():
+            writer.add(kind, data)
+        assert len(writer.settle(sync=False).packs) > 1
+    assert {oid: store.read(oid) for oid in objects} == objects
