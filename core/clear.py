@@ -13,10 +13,9 @@ import stat
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from .consolidate import PATIENCE
 from .disk import Disk
 from .errors import Refused
-from .store import Store, explain
+from .store import WAIT, Store, explain
 from .sweep import size_on_disk
 from .timeline import root_shown
 
@@ -34,13 +33,13 @@ class Cleared:
     left: tuple[str, ...]
 
 
-def clear(store: Store) -> Cleared:
-    """Removes the store once nobody writes to it."""
+def clear(store: Store, wait: float = WAIT) -> Cleared:
+    """Removes the store once nobody writes to it; waits so long for each who does."""
     with ExitStack() as locks:
         for workspace in _locked_before(store):
-            locks.enter_context(store.workspace_lock(workspace))
-        locks.enter_context(store.maintaining())
-        locks.enter_context(store.exclusive(PATIENCE))
+            locks.enter_context(store.workspace_lock(workspace, wait))
+        locks.enter_context(store.maintaining(wait))
+        locks.enter_context(store.exclusive(wait))
         _refuse_unfinished(store)
         size = size_on_disk(store)
         try:

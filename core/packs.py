@@ -9,6 +9,7 @@ import hashlib
 import mmap
 import os
 import struct
+import threading
 import time
 import zlib
 from bisect import bisect_left
@@ -30,6 +31,8 @@ BATCH_BYTES = 1 << 18
 BATCHES_AHEAD = 6
 FIRST_READ = 4096
 BISECT_ABOVE = 512
+MAP_ABOVE = 1 << 16
+OPEN_PACKS = 64
 TEMPORARY = "writing-"
 """Our unfinished files start so, and not with tmp_, which a user's `git prune` would remove."""
 
@@ -163,6 +166,7 @@ class PackWriter:
         self._ahead: deque[Future[list[tuple[Oid, bytes]]]] = deque()
         self._pool: ThreadPoolExecutor | None = None
         self._pending: set[Oid] = set()
+        self._adding = threading.Lock()
 
     def __contains__(self, oid: Oid) -> bool:
         return oid in self.entries or oid in self._pending
@@ -172,13 +176,14 @@ class PackWriter:
 
     def add(self, kind: Kind, oid: Oid, data: bytes) -> None:
         """Compresses in the background once there is more than one batch of work."""
-        if oid in self:
-            return
-        self._pending.add(oid)
-        self._batch.append((kind, oid, data))
-        self._batch_bytes += len(data)
-        if self._batch_bytes >= BATCH_BYTES:
-            self._compress_behind()
+        with self._adding:
+            if oid in self:
+                return
+            self._pending.add(oid)
+            self._batch.append((kind, oid, data))
+            self._batch_bytes += len(data)
+            if self._batch_bytes >= BATCH_BYTES:
+                self._compress_behind()
 
     def copy(self, oid: Oid, parts: tuple[bytes, ...]) -> int:
         """Appends an entry whose bytes are already as the pack wants them; returns its offset."""
@@ -288,18 +293,29 @@ def _digest_of(disk: Disk, fd: int, size: int) -> bytes:
     return digest.digest()
 
 
+def _map(disk: Disk, fd: int, size: int) -> bytes | mmap.mmap:
+    """A map takes a descriptor for as long as it lives, so a small index is read instead."""
+    if size > MAP_ABOVE:
+        return mmap.mmap(fd, size, prot=mmap.PROT_READ)
+    data = disk.read_all(fd, size)
+    if len(data) != size:
+        raise Damaged("An index changed while it was read.", HINT)
+    return data
+
+
 class Pack:
     """Owns the open files of one finished pack; its reads are checked against the ids asked for."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, opened: deque[Pack] | None = None) -> None:
         self.disk = disk
         self.path = path
         self._fd = -1
+        self._opened = deque[Pack]() if opened is None else opened
         with disk.opened(path + ".idx") as fd:
             size = disk.fstat(fd).st_size
             if size < 1072:
                 raise Damaged(f"The index {path}.idx is cut short.", HINT)
-            self._idx = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+            self._idx = _map(disk, fd, size)
         self._fanout = struct.unpack_from(">256I", self._idx, 8)
         self.count = self._fanout[255]
         if self._idx[:8] != b"\xfftOc\0\0\0\2" or size < 1072 + 28 * self.count:
@@ -309,15 +325,24 @@ class Pack:
         self._large = self._small + 4 * self.count
 
     def close(self) -> None:
-        self._idx.close()
+        if isinstance(self._idx, mmap.mmap):
+            self._idx.close()
+        self.rest()
+
+    def rest(self) -> None:
+        """Gives the descriptor back until the next read."""
         if self._fd >= 0:
             self.disk.close(self._fd)
             self._fd = -1
 
     @property
     def fd(self) -> int:
+        """Opened when first needed; of the packs of one store only so many stay open."""
         if self._fd < 0:
             self._fd = self.disk.open(self.path + ".pack", os.O_RDONLY)
+            self._opened.append(self)
+            if len(self._opened) > OPEN_PACKS:
+                self._opened.popleft().rest()
         return self._fd
 
     def size(self) -> int:

@@ -16,6 +16,8 @@ from .model import Oid
 
 TOP = "refs/turnmark"
 HEADER = b"# pack-refs with: sorted \n"
+LOCK = ".lock"
+"""What a killed git leaves beside a reference; no reference can be called so."""
 
 Refs = dict[str, Oid]
 
@@ -25,13 +27,28 @@ def ref_name(workspace: str, kind: str, seq: int | str) -> str:
 
 
 def parse_packed(data: bytes) -> Refs:
-    """The lines of packed-refs; peeled lines and comments carry nothing we need."""
+    """The lines of packed-refs; peeled lines and comments carry nothing we need.
+
+    A line that is neither is a ValueError: skipping it would make a reference vanish.
+    """
     out: Refs = {}
-    for line in data.split(b"\n"):
-        oid, _, name = line.partition(b" ")
-        if len(oid) == 40 and name:
-            out[os.fsdecode(name)] = Oid(bytes.fromhex(oid.decode("ascii")))
+    *lines, rest = data.split(b"\n")
+    if rest:
+        raise ValueError("cut short")
+    for line in lines:
+        if not line.startswith((b"#", b"^")):
+            oid, _, name = line.partition(b" ")
+            if not name:
+                raise ValueError("no name")
+            out[os.fsdecode(name)] = _parse_oid(oid)
     return out
+
+
+def _parse_oid(text: bytes) -> Oid:
+    oid = bytes.fromhex(text.decode("ascii"))
+    if len(text) != 40 or len(oid) != 20:
+        raise ValueError("no object's name")
+    return Oid(oid)
 
 
 class RefStore:
@@ -139,7 +156,7 @@ class RefStore:
                     name = f"{top}/{entry.name}"
                     if entry.is_dir(follow_symlinks=False):
                         out += self._loose_names(name)
-                    else:
+                    elif not name.endswith(LOCK):
                         out.append(name)
         except (FileNotFoundError, NotADirectoryError):
             return out
@@ -151,12 +168,11 @@ class RefStore:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         try:
-            oid = bytes.fromhex(data.decode("ascii"))
-        except ValueError:
-            oid = b""
-        if len(oid) != 20:
-            raise Damaged(f"The reference {name} is damaged.", "Run `turnmark store repair`.")
-        return Oid(oid)
+            return _parse_oid(data.removesuffix(b"\n"))
+        except ValueError as error:
+            raise Damaged(
+                f"The reference {name} is damaged.", "Run `turnmark store repair`."
+            ) from error
 
     def _write_packed(self, refs: Refs) -> None:
         lines = [b"%s %s\n" % (refs[n].hex().encode(), os.fsencode(n)) for n in sorted(refs)]

@@ -378,7 +378,7 @@ class Look:
         old = frame.old
         assert old is not None
         frame.same = False
-        frame.before = parse_tree(old.raw)
+        frame.before = frame.before or parse_tree(old.raw)
         frame.entries = dict(frame.before)
         frame.perms, frame.gaps = read_note(old.note)
         frame.inside = set(old.entered())

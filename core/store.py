@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -25,7 +26,6 @@ LAYOUT = 1
 PACK_BYTES = 100_000_000
 PACK_OBJECTS = 20_000
 SMALL_PACK = PACK_OBJECTS
-ASK_EACH_BELOW = 100
 WAIT = 5.0
 LOOKS = 3
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -65,6 +65,7 @@ class Store:
         self.readable_only = ""
         self.broken: dict[str, str] = {}
         self._packs: dict[str, Pack] = {}
+        self._open: deque[Pack] = deque()
         self._cruft: set[str] = set()
         self._packs_stamp: tuple[int, int] = (0, 0)
 
@@ -148,17 +149,19 @@ class Store:
         path = f"{self.base}/turnmark/layout.json"
         try:
             layout = json.loads(self.disk.read_file(path))
-            reader, writer = int(layout["min_reader"]), int(layout["min_writer"])
+            made_by, reader, writer = (
+                int(layout[key]) for key in ("layout", "min_reader", "min_writer")
+            )
         except FileNotFoundError as error:
             raise NoStore(
                 f"{self.base} is not a turnmark store, or its creation was interrupted.",
                 "`turnmark snapshot` makes or completes it.",
             ) from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise Damaged(
                 f"The layout file {path} is damaged.", "Run `turnmark store repair`."
             ) from error
-        newer = f"The store {self.base} was made by a newer turnmark (layout {layout['layout']})."
+        newer = f"The store {self.base} was made by a newer turnmark (layout {made_by})."
         if reader > LAYOUT:
             raise TurnmarkError(newer, "Update turnmark; this version leaves it alone.")
         if writer > LAYOUT:
@@ -262,7 +265,7 @@ class Store:
 
     def _open_pack(self, name: str, path: str) -> None:
         try:
-            self._packs[name] = Pack(self.disk, path)
+            self._packs[name] = Pack(self.disk, path, self._open)
         except FileNotFoundError:
             self.reload()
         except (Damaged, OSError, ValueError) as error:
@@ -303,6 +306,8 @@ class Store:
                 continue
             if found is not None:
                 return found
+        if damage is not None and (loose := self._read_loose(oid)) is not None:
+            return loose
         if damage is not None:
             raise damage
         return None
@@ -377,6 +382,8 @@ class Writer:
         self._finished: list[str] = []
         self._written: set[Oid] = set()
         self._asked = 0
+        self._known_objects = 0
+        self._packs: list[Pack] | None = None
         self._small: set[Oid] | None = None
 
     def add(self, kind: Kind, data: bytes, oid: Oid | None = None) -> Oid:
@@ -397,16 +404,22 @@ class Writer:
         )
 
     def _has(self, oid: Oid) -> bool:
-        """Asks each pack at first; a change with many objects gathers the small packs' ids once."""
+        """Asks each pack at first; a change with many objects gathers all small packs' ids once.
+
+        The packs of the first question serve for all: the lock keeps them where they are, and one
+        that came since can only spare a copy.
+        """
+        if self._packs is None:
+            self._packs = self.store.lasting_packs()
+            self._known_objects = sum(pack.count for pack in self._packs)
         self._asked += 1
-        if self._asked < ASK_EACH_BELOW:
-            return self.store.has(oid)
-        if self._small is None:
-            packs = self.store.lasting_packs()
-            small = [pack for pack in packs if pack.count <= SMALL_PACK]
+        if self._small is None and self._asked * len(self._packs) > self._known_objects:
+            small = [pack for pack in self._packs if pack.count <= SMALL_PACK]
             self._small = {known for pack in small for known in pack.oids()}
-            self._large = [pack for pack in packs if pack.count > SMALL_PACK]
-        return oid in self._small or any(pack.place(oid) is not None for pack in self._large)
+            self._packs = [pack for pack in self._packs if pack.count > SMALL_PACK]
+        if self._small is not None and oid in self._small:
+            return True
+        return any(pack.place(oid) is not None for pack in self._packs)
 
     def _open_pack(self) -> PackWriter:
         if self._pack is None:
@@ -433,6 +446,7 @@ class Writer:
         self._finish_pack(sync=sync)
         if sync and self._finished:
             self.store.disk.sync_dir(f"{self.store.base}/objects/pack")
+        self._remember_unsynced(sync=sync)
         for path in self._finished:
             pack = Pack(self.store.disk, path)
             try:
@@ -442,6 +456,17 @@ class Writer:
         stored = Stored(self._finished, self.objects, self.size)
         self._finished = []
         return stored
+
+    def _remember_unsynced(self, *, sync: bool) -> None:
+        """A durable answer also vouches for what an earlier change wrote without syncing."""
+        disk, marker = self.store.disk, f"{self.store.base}/turnmark/unsynced"
+        if not sync:
+            if not disk.exists(marker):
+                disk.replace(marker, b"", sync=False)
+        elif disk.exists(marker):
+            with disk.opened(self.store.base, os.O_RDONLY | os.O_DIRECTORY) as fd:
+                disk.sync_fs(fd)
+            disk.discard(marker)
 
     def publish(self, name: str, oid: Oid, *, sync: bool) -> None:
         self.store.refs.create(name, oid, sync=sync)

@@ -331,10 +331,18 @@ def drop_refs(store: Store, names: Collection[str]) -> None:
 def dropped(store: Store) -> set[Oid]:
     """The objects whose references were dropped on purpose and that may still be in a pack."""
     try:
-        lines = store.disk.read_file(_dropped_path(store)).split()
-        return {Oid(bytes.fromhex(line.decode("ascii"))) for line in lines}
+        return parse_dropped(store.disk.read_file(_dropped_path(store)))
     except FileNotFoundError:
         return set()
+
+
+def parse_dropped(data: bytes) -> set[Oid]:
+    """A line for each, and a last one that says that none was cut off."""
+    *lines, last = data.split() or [b""]
+    try:
+        if last != b"end":
+            raise ValueError(last)
+        return {Oid(bytes.fromhex(line.decode("ascii"))) for line in lines}
     except ValueError as error:
         raise Damaged(
             "The list of dropped snapshots is damaged.", "Run `turnmark store repair`."
@@ -342,7 +350,8 @@ def dropped(store: Store) -> set[Oid]:
 
 
 def write_dropped(store: Store, oids: Iterable[Oid]) -> None:
-    store.disk.replace(_dropped_path(store), b"".join(b"%s\n" % o.hex().encode() for o in oids))
+    lines = [b"%s\n" % oid.hex().encode() for oid in sorted(oids)]
+    store.disk.replace(_dropped_path(store), b"".join(lines) + b"end\n")
 
 
 def trim_dropped(store: Store) -> None:
@@ -353,7 +362,7 @@ def trim_dropped(store: Store) -> None:
         return
     left = {oid for oid in known if any(p.place(oid) is not None for p in store.packs())}
     if left != known:
-        write_dropped(store, sorted(left))
+        write_dropped(store, left)
 
 
 def _dropped_path(store: Store) -> str:

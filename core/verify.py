@@ -47,7 +47,7 @@ from .recorder import registry_path
 from .refs import HEADER, TOP, Refs, ref_name
 from .roots import root_of
 from .store import CONFIG, LAYOUT, Store
-from .sweep import drop_refs, dropped, halves
+from .sweep import drop_refs, dropped, halves, parse_dropped
 
 HEAD = b"ref: refs/heads/main\n"
 DIRECTORIES = (
@@ -58,6 +58,7 @@ NAMED_PATHS = 50
 """So many lost paths of one snapshot are named."""
 
 _PACKED_LINE = re.compile(rb"([0-9a-f]{40}) (refs/[^\s\x00-\x1f\x7f~^:?*\[\\]+)")
+_PIN_LINE = re.compile(rf"(?m)^([0-9a-f]{{40}}) {TOP}/([0-9a-f]{{16}})/p/".encode())
 _PEELED_LINE = re.compile(rb"\^[0-9a-f]{40}")
 _OUR_REF = re.compile(rf"{TOP}/([0-9a-f]{{16}})/(?:(s|m)/([1-9][0-9]*)|p/([0-9a-f]{{40}})|(view))")
 
@@ -182,7 +183,12 @@ def _right_generation(data: bytes | None) -> bool:
 
 
 def _right_dropped(data: bytes | None) -> bool:
-    return all(re.fullmatch(rb"[0-9a-f]{40}", line) for line in (data or b"").split())
+    if data is None:
+        return True
+    try:
+        return all(len(oid) == 20 for oid in parse_dropped(data))
+    except Damaged:
+        return False
 
 
 FILES = {
@@ -246,7 +252,7 @@ def read_refs(store: Store) -> tuple[Refs, list[Damage]]:
     refs = dict(packed)
     for name in _loose_names(store.disk, store.base, "refs"):
         data = _content(store, name) or b""
-        if re.fullmatch(rb"[0-9a-fA-F]{40}\s*", data):
+        if re.fullmatch(rb"[0-9a-fA-F]{40}\s*", data) and is_possible(name):
             refs[name] = Oid(bytes.fromhex(data.decode("ascii")))
         else:
             refs.pop(name, None)
@@ -265,7 +271,7 @@ def parse_packed_strictly(data: bytes | None) -> tuple[Refs, list[Damage]]:
         found.append(Damage("reference", None, None, "packed-refs is cut short."))
     for line in lines[1:] if lines[:1] and lines[0].startswith(b"#") else lines:
         match = _PACKED_LINE.fullmatch(line)
-        if match:
+        if match and is_possible(os.fsdecode(match[2])):
             refs[os.fsdecode(match[2])] = Oid(bytes.fromhex(match[1].decode("ascii")))
         elif not _PEELED_LINE.fullmatch(line):
             found.append(Damage("reference", None, None, f"packed-refs has a bad line: {line!r}."))
@@ -282,6 +288,11 @@ def _loose_names(disk: Disk, base: str, top: str) -> list[str]:
             _loose_names(disk, base, below) if _is_directory(disk, f"{base}/{below}") else [below]
         )
     return out
+
+
+def is_possible(name: str) -> bool:
+    """Below our part of the references every name is one that we give."""
+    return not name.startswith(f"{TOP}/") or _OUR_REF.fullmatch(name) is not None
 
 
 def _parts(name: str) -> tuple[str | None, str, int | None]:
@@ -313,7 +324,9 @@ def _registers(store: Store, refs: Refs) -> Iterator[Damage]:
 def register_is_right(store: Store, workspace: str) -> bool:
     try:
         doc = json.loads(store.disk.read_file(registry_path(store, workspace)))
-        return root_of(parse_path(doc["root"])).id == workspace
+        _, where = int(doc["created_ns"]), doc["parent"]
+        known = where is None or (len(where) == 2 and all(isinstance(n, int) for n in where))
+        return known and root_of(parse_path(doc["root"])).id == workspace
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -704,8 +717,11 @@ class _Repair:
         store = self.store
         packed, bad = parse_packed_strictly(_content(store, "packed-refs"))
         if bad:
+            pins = _PIN_LINE.findall(_content(store, "packed-refs") or b"")
             self.link_aside("packed-refs")
             write_packed(store, packed)
+            for oid, workspace in pins:
+                self._restore_pin(ref_name(workspace.decode(), "p", oid.decode()))
         _, found = read_refs(store)
         broken = {damage.reason.split()[2] for damage in found}
         for name in sorted(broken):
@@ -808,7 +824,7 @@ def _register_from(store: Store, workspace: str, refs: Refs) -> dict[str, Any] |
             root, created = json.loads(message)["root"], read_snapshot(store, refs[name]).time_ns
         except (Damaged, ValueError, KeyError, TypeError):
             continue
-        doc: dict[str, Any] = {"root": root, "created_ns": created}
+        doc: dict[str, Any] = {"root": root, "created_ns": created, "parent": None}
         if _is_directory(store.disk, os.fsdecode(parse_path(root))):
             parent = store.disk.lstat(os.path.dirname(parse_path(root)) or b"/")
             doc["parent"] = [parent.st_dev, parent.st_ino]

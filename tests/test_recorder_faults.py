@@ -193,3 +193,22 @@ def test_a_pack_in_writing_is_not_seen(tmp_path: Path) -> None:
     writer.add("blob", bytes(20), b"x")  # type: ignore[arg-type]
     fsck(bench.store.base)
     writer.drop()
+
+
+def test_a_durable_mark_vouches_for_what_was_written_without_syncing(tmp_path: Path) -> None:
+    bench = prepare(tmp_path)
+    bench.recorder.take(sync=False)
+    bench.close()
+
+    class Counting(Disk):
+        synced = 0
+
+        def sync_fs(self, fd: int) -> None:
+            self.synced += 1
+            super().sync_fs(fd)
+
+    disk = Counting()
+    take_on(bench, disk)
+    assert disk.synced == 1
+    take_on(bench, disk)
+    assert disk.synced == 1
