@@ -27,7 +27,7 @@ class Beneath:
         self.keep = keep
         self._open: OrderedDict[RelPath, int] = OrderedDict()
         try:
-            self.fd = disk.open(root, DIRECTORY)
+            self.fd = disk.open_quietly(root, DIRECTORY)
         except OSError as error:
             raise BadInput(
                 f"The workspace {os.fsdecode(root)} cannot be opened: {error.strerror}.",
@@ -62,7 +62,7 @@ class Beneath:
         fd = self.fd if known == ROOT else self._open[known]
         for name in missing:
             known = RelPath(known + b"/" + name if known else name)
-            fd = self.disk.open(name, DIRECTORY, at=fd)
+            fd = self.disk.open_quietly(name, DIRECTORY, at=fd)
             self._open[known] = fd
             if len(self._open) > self.keep:
                 self._drop_oldest(known)

@@ -60,9 +60,13 @@ class Consolidated:
 
 def needed(store: Store) -> bool:
     """Whether there are too many packs, or too much in small ones, to leave them as they are."""
-    small = small_packs(store)
-    much = len(store.packs()) > MANY_PACKS or sum(pack.size() for pack in small) > SMALL_BYTES
-    return len(small) > 1 and much
+    try:
+        small = small_packs(store)
+        held = sum(pack.size() for pack in small)
+    except FileNotFoundError:  # somebody else is consolidating right now
+        store.reload()
+        return False
+    return len(small) > 1 and (len(store.packs()) > MANY_PACKS or held > SMALL_BYTES)
 
 
 def consolidate(store: Store) -> Consolidated:

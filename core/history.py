@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -63,20 +64,21 @@ def read_snapshot(store: Store, oid: Oid) -> Snapshot:
     kind, data = store.read(oid)
     if kind != "commit":
         raise Damaged(f"{oid.hex()} is a {kind}, not a snapshot.", HINT)
-    doc = _document(data, oid)
-    return Snapshot(
-        id=oid,
-        workspace=doc["workspace"],
-        seq=doc["seq"],
-        time_ns=doc["time_ns"],
-        files=Oid(bytes.fromhex(doc["files"])),
-        about=Oid(bytes.fromhex(doc["about"])),
-        changed=doc["changed"],
-        gaps=doc["gaps"],
-        total=doc["total"],
-        note=doc["note"],
-        partial=doc["partial"],
-    )
+    with _recorded(oid):
+        doc = _document(data, oid)
+        return Snapshot(
+            id=oid,
+            workspace=doc["workspace"],
+            seq=int(doc["seq"]),
+            time_ns=int(doc["time_ns"]),
+            files=_oid(doc["files"]),
+            about=_oid(doc["about"]),
+            changed=int(doc["changed"]),
+            gaps=int(doc["gaps"]),
+            total=int(doc["total"]),
+            note=doc["note"],
+            partial=doc["partial"],
+        )
 
 
 def write_mark(writer: Writer, mark: Mark) -> Mark:
@@ -106,35 +108,49 @@ def read_mark(store: Store, oid: Oid) -> Mark:
     kind, data = store.read(oid)
     if kind != "tag":
         raise Damaged(f"{oid.hex()} is a {kind}, not a mark.", HINT)
-    doc = _document(data, oid)
-    return Mark(
-        id=oid,
-        workspace=doc["workspace"],
-        seq=doc["seq"],
-        time_ns=doc["time_ns"],
-        kind=doc["kind"],
-        snapshot=header_oid(parse_headers(data)[0], b"object"),
-        label=doc["label"],
-        session=doc["session"],
-        turn=doc["turn"],
-        turn_id=doc["turn_id"],
-        agent=doc["agent"],
-        status=doc["status"],
-        gaps=doc["gaps"],
-        extra=doc["extra"],
-    )
+    with _recorded(oid):
+        doc = _document(data, oid)
+        return Mark(
+            id=oid,
+            workspace=doc["workspace"],
+            seq=int(doc["seq"]),
+            time_ns=int(doc["time_ns"]),
+            kind=doc["kind"],
+            snapshot=header_oid(parse_headers(data)[0], b"object"),
+            label=doc["label"],
+            session=doc["session"],
+            turn=doc["turn"],
+            turn_id=doc["turn_id"],
+            agent=doc["agent"],
+            status=doc["status"],
+            gaps=int(doc["gaps"]),
+            extra=dict(doc["extra"]),
+        )
+
+
+@contextmanager
+def _recorded(oid: Oid) -> Iterator[None]:
+    """Whatever is wrong with a record is damage: one that cannot be read hides no other."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise Damaged(f"{oid.hex()} carries no record of turnmark's.", HINT) from error
 
 
 def _document(data: bytes, oid: Oid) -> Any:
     """The JSON that every message of ours ends with."""
     _, _, text = parse_headers(data)[1].partition(b"\n\n")
-    try:
-        doc = json.loads(text)
-        if doc["turnmark"] > VERSION:
-            raise Damaged(f"{oid.hex()} was written by a newer turnmark.", "Update turnmark.")
-    except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{oid.hex()} carries no record of turnmark's.", HINT) from error
+    doc = json.loads(text)
+    if doc["turnmark"] > VERSION:
+        raise Damaged(f"{oid.hex()} was written by a newer turnmark.", "Update turnmark.")
     return doc
+
+
+def _oid(text: str) -> Oid:
+    oid = bytes.fromhex(text)
+    if len(oid) != 20:
+        raise ValueError(text)
+    return Oid(oid)
 
 
 class History:
@@ -147,11 +163,16 @@ class History:
         self.mark_ids: dict[int, Oid] = {}
         self.pins: set[Oid] = set()
         self.damage: list[str] = []
+        self._unread: set[int] = set()
         self.reload()
 
     def reload(self) -> None:
         self.snapshot_ids, self.mark_ids, self.pins = {}, {}, set()
-        for name, oid in self.store.refs.below(f"{TOP}/{self.workspace}").items():
+        damaged: list[str] = []
+        refs = self.store.refs.below(f"{TOP}/{self.workspace}", damaged)
+        self.damage += [f"The reference {name} is damaged." for name in damaged]
+        self._unread = {int(n) for name in damaged if (n := name.rpartition("/")[2]).isdecimal()}
+        for name, oid in refs.items():
             _, _, _, kind, last = (*name.split("/", 4), "", "")[:5]
             if kind == "s" and last.isdecimal():
                 self.snapshot_ids[int(last)] = oid
@@ -189,7 +210,8 @@ class History:
         return None
 
     def last_seq(self) -> int:
-        return max((*self.snapshot_ids, *self.mark_ids), default=0)
+        """The highest number in use, be its reference readable or not."""
+        return max((*self.snapshot_ids, *self.mark_ids, *self._unread), default=0)
 
 
 def snapshot_ref(snapshot: Snapshot) -> str:

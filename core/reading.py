@@ -11,9 +11,9 @@ import fcntl
 import os
 import stat
 import time
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from .disk import Disk
+from .disk import CHUNK, Disk
 
 FRESH_NS = 20_000_000
 """Two ticks of the coarsest clock that stamps files on Linux (4 ms to 10 ms)."""
@@ -21,9 +21,9 @@ COARSE_NS = 2_000_000_000
 """File systems that stamp whole seconds (or FAT's two) tell less."""
 ATTEMPTS = 4
 PAUSE = 0.006
+RECHECK = 0.024
 
 READ = os.O_RDONLY | os.O_NONBLOCK
-QUIETLY = getattr(os, "O_NOATIME", 0)
 HAS_LEASES = hasattr(fcntl, "F_SETLEASE")
 
 
@@ -69,51 +69,53 @@ def read_stable(disk: Disk, at: int, name: bytes) -> Read:
 
 
 def _read_once(disk: Disk, at: int, name: bytes) -> Read:
+    """A read lease proves that nobody had the file open for writing; closing gives it back.
+
+    Where a writer has it open, an idle file must read the same twice: what is written through a
+    map moves no time stamp while the page stays dirty.
+    """
     begun = time.time_ns()
-    fd = _open(disk, at, name)
+    fd = disk.open_quietly(name, READ, at)
     try:
         before = disk.fstat(fd)
         if not stat.S_ISREG(before.st_mode):
             raise NotAFile
-        if is_fresh(before.st_ctime_ns, begun):
-            return _read_guarded(disk, fd, before)
+        lease = _lease(disk, fd)
         data = disk.read_all(fd, before.st_size)
+        if lease == "granted":
+            whole = disk.held_lease(fd) == fcntl.F_RDLCK
+        elif is_fresh(before.st_ctime_ns, begun):
+            whole = False
+        else:
+            whole = lease == "none" or _reads_again(disk, fd, data)
         after = disk.fstat(fd)
-        return Read(data, after, torn=not _whole(before, after, data))
+        whole = whole and same_file(before, after) and len(data) == after.st_size
+        return Read(data, after, torn=not whole)
     finally:
         disk.close(fd)
 
 
-def _open(disk: Disk, at: int, name: bytes) -> int:
-    """Leaves the access time alone, which only the owner of a file may ask for."""
-    try:
-        return disk.open(name, READ | QUIETLY, at=at)
-    except PermissionError:
-        return disk.open(name, READ, at=at)
+def _reads_again(disk: Disk, fd: int, data: bytes) -> bool:
+    """After a pause in which a writer that was only waiting for its turn goes on."""
+    time.sleep(RECHECK)
+    at = 0
+    while part := disk.pread(fd, CHUNK, at):
+        if data[at : at + len(part)] != part:
+            return False
+        at += len(part)
+    return at == len(data)
 
 
-def _whole(before: os.stat_result, after: os.stat_result, data: bytes) -> bool:
-    return same_file(before, after) and len(data) == after.st_size
-
-
-def _read_guarded(disk: Disk, fd: int, before: os.stat_result) -> Read:
-    """For files changed just now: a read lease proves that nobody had them open for writing."""
-    leased = _lease(disk, fd)
-    data = disk.read_all(fd, before.st_size)
-    after = disk.fstat(fd)
-    held = leased and disk.held_lease(fd) == fcntl.F_RDLCK
-    if leased:
-        disk.lease(fd, fcntl.F_UNLCK)
-    return Read(data, after, torn=not (held and _whole(before, after, data)))
-
-
-def _lease(disk: Disk, fd: int) -> bool:
+def _lease(disk: Disk, fd: int) -> Literal["granted", "refused", "none"]:
+    """Refused where somebody has the file open for writing; none where there are no leases."""
     if not HAS_LEASES:
-        return False
+        return "none"
     try:
         disk.lease(fd, fcntl.F_RDLCK)
     except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES, errno.EINVAL, errno.EPERM, errno.ENOTSUP):
-            return False
+        if error.errno == errno.EAGAIN:
+            return "refused"
+        if error.errno in (errno.EACCES, errno.EINVAL, errno.EPERM, errno.ENOTSUP):
+            return "none"
         raise
-    return True
+    return "granted"

@@ -190,6 +190,7 @@ class Recorder:
     def _check_base(self) -> None:
         """Believes the records only if the newest snapshot still holds what they name."""
         tree = self.tree
+        tree.load_all()
         known = self.last is not None and tree.base == self.last.id
         same = tree.generation == self.store.generation()
         if tree.trusted and known and same:

@@ -63,9 +63,12 @@ class RefStore:
         loose = self._read_loose(name)
         return loose or self.packed().get(name)
 
-    def below(self, top: str) -> Refs:
-        """All references below a name; loose ones first, so that one being folded is not missed."""
-        loose = self.loose(top)
+    def below(self, top: str, damaged: list[str] | None = None) -> Refs:
+        """All references below a name; loose ones first, so that one being folded is not missed.
+
+        With a list, damaged ones are named in it and do not hide the others.
+        """
+        loose = self.loose(top, damaged)
         prefix = top + "/"
         packed = {name: oid for name, oid in self.packed().items() if name.startswith(prefix)}
         return packed | loose
@@ -76,10 +79,16 @@ class RefStore:
         prefix = top + "/"
         return loose | {name for name in self.packed() if name.startswith(prefix)}
 
-    def loose(self, top: str) -> Refs:
+    def loose(self, top: str, damaged: list[str] | None = None) -> Refs:
         out: Refs = {}
         for name in self._loose_names(top):
-            oid = self._read_loose(name)
+            try:
+                oid = self._read_loose(name)
+            except Damaged:
+                if damaged is None:
+                    raise
+                damaged.append(name)
+                continue
             if oid is not None:
                 out[name] = oid
         return out
@@ -122,8 +131,8 @@ class RefStore:
         self._unlink(gone)
 
     def fold(self, workspaces: str = TOP) -> int:
-        """Moves loose references into packed-refs; returns how many."""
-        loose = self.loose(workspaces)
+        """Moves loose references into packed-refs, but for damaged ones; returns how many."""
+        loose = self.loose(workspaces, [])
         if loose:
             self._write_packed(self.packed() | loose)
             self._unlink(loose)

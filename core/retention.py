@@ -5,8 +5,8 @@ workspace, and then to its size. What is no longer referenced is `sweep`'s busin
 
 Order of a prune, and what is true if the process dies after each step:
 1. decided without a lock; under the exclusive lock decided again where references came or went;
-2. the ids to be dropped are noted, the generation moves, packed-refs is replaced, loose references
-   go: some or all are dropped, the next prune decides the same about the rest;
+2. the ids to be dropped are noted, the generation moves, references are folded, packed-refs is
+   replaced: with this one step all of them are dropped;
 3. of a workspace dropped whole its cache, journal and last its register go: a register without
    references is removed by the next prune;
 4. swept: see there; 5. if the store is above its cap: from 2 again, with more.
@@ -34,7 +34,7 @@ from .model import Mark, Oid, Snapshot, parse_path
 from .objects import parse_headers
 from .recorder import registry_path
 from .refs import TOP, ref_name
-from .store import Store
+from .store import NO_SPACE, Store
 from .sweep import Reach, Swept, drop_refs, reclaim, repack, size_on_disk
 
 MEGABYTE = 1 << 20
@@ -309,6 +309,7 @@ class Order:
     protect: frozenset[Oid] = frozenset()
     agreed: frozenset[str] | None = None
     unfinished: Mapping[str, frozenset[Oid]] = field(default_factory=dict)
+    attended: bool = True
 
 
 @dataclass(frozen=True)
@@ -347,11 +348,25 @@ def prune(
     protect: snapshots or marks in use right now. git: compress with it before dropping for size.
     agreed: the only workspaces that may be dropped whole; None means any.
     """
-    only = None if agreed is None else frozenset(agreed)
     with store.maintaining():
-        unfinished = _in_journals(store)
-        order = Order(policy, now_ns, keep_orphans, frozenset(protect), only, unfinished)
+        order = _order(store, policy, now_ns, keep_orphans, protect, agreed)
         return (_DryRun if dry_run else _Prune)(store, order, git).run()
+
+
+def _order(
+    store: Store,
+    policy: Policy,
+    now_ns: int,
+    keep_orphans: bool,
+    protect: Collection[Oid],
+    agreed: Collection[str] | None,
+    *,
+    attended: bool = True,
+) -> Order:
+    only = None if agreed is None else frozenset(agreed)
+    unfinished = _in_journals(store)
+    fixed = frozenset(protect)
+    return Order(policy, now_ns, keep_orphans, fixed, only, unfinished, attended)
 
 
 def auto_prune(
@@ -367,14 +382,16 @@ def auto_prune(
     The marker is written first, so that a prune that kills its process does not do so in a loop.
     """
     marker = f"{store.base}/turnmark/last_prune"
-    try:
-        last = int(store.disk.read_file(marker))
-    except (FileNotFoundError, ValueError):
-        last = 0
-    if 0 <= now_ns - last < policy.min_interval_hours * HOUR_NS:
-        return None
-    store.disk.replace(marker, b"%d\n" % now_ns)
-    return prune(store, policy, now_ns, protect=protect, git=git)
+    with store.maintaining(0.0):
+        try:
+            last = int(store.disk.read_file(marker))
+        except (FileNotFoundError, ValueError):
+            last = -1
+        if last >= 0 and 0 <= now_ns - last < policy.min_interval_hours * HOUR_NS:
+            return None
+        store.disk.replace(marker, b"%d\n" % now_ns)
+        order = _order(store, policy, now_ns, False, protect, None, attended=False)
+        return _Prune(store, order, git).run()
 
 
 def _in_journals(store: Store) -> dict[str, frozenset[Oid]]:
@@ -398,7 +415,8 @@ def read_ledger(store: Store, workspace: str, order: Order) -> Ledger:
     pins = frozenset(history.pins | order.protect | unfinished)
     book = Book(tuple(history.marks()), tuple(history.snapshots()), pins, live=True)
     agreed = order.agreed is None or workspace in order.agreed
-    stays = state == "live" or not agreed or not _is_stale(book, order)
+    by_itself = state == "away" and not order.attended  # a disk may be in a drawer for long
+    stays = state == "live" or by_itself or not agreed or not _is_stale(book, order)
     names = _names(workspace, history)
     return Ledger(workspace, state, replace(book, live=stays), names, tuple(history.damage))
 
@@ -423,6 +441,8 @@ def _names(workspace: str, history: History) -> frozenset[str]:
 def judge(ledger: Ledger, order: Order) -> Verdict:
     """What goes of one workspace by the rules, whatever the size of the store."""
     book, workspace = ledger.book, ledger.workspace
+    if ledger.errors:  # nothing goes of a history that cannot be read whole
+        return Verdict(frozenset(), 0)
     agreed = order.agreed is None or workspace in order.agreed
     if ledger.state == "orphan" and agreed and _orphans_go(order):
         book = replace(book, live=False)
@@ -534,7 +554,11 @@ class _DryRun:
     def reclaim(self, dead_share: float | None = None) -> int:
         """The size that is to be expected."""
         reach = Reach(self.store)
-        known = self.store.refs.below("refs")
+        try:
+            known = self.store.refs.below("refs")
+        except Damaged as error:
+            self.errors.append(error.message)
+            return size_on_disk(self.store)
         views = {f"{TOP}/{name.split('/')[2]}/view" for name in self.gone}
         reach.walk(oid for name, oid in known.items() if name not in self.gone | views)
         dead = sum(size for oid, size in sizes(self.store).items() if oid not in reach.oids)
@@ -574,10 +598,27 @@ class _Prune(_DryRun):
             store.reload()
             sure = {one.workspace: self._confirm(one, verdicts[one.workspace]) for one in ledgers}
             super().drop(sure, ledgers)
-            drop_refs(store, {name for one in sure.values() for name in one.names})
+            self._drop_refs({name for one in sure.values() for name in one.names})
             for workspace, verdict in sure.items():
                 if verdict.whole:
                     self._forget(workspace)
+
+    def _drop_refs(self, names: set[str]) -> None:
+        """On a full disk the caches are given up for the few bytes that this takes."""
+        try:
+            drop_refs(self.store, names)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self._drop_caches("")
+            drop_refs(self.store, names)
+
+    def _drop_caches(self, workspace: str) -> None:
+        directory = f"{self.store.base}/turnmark/cache"
+        with self.store.disk.scandir(directory) as found:
+            names = [entry.name for entry in found if entry.name.startswith(workspace)]
+        for name in names:
+            self.store.disk.discard(f"{directory}/{name}")
 
     def _confirm(self, ledger: Ledger, verdict: Verdict) -> Verdict:
         try:
@@ -590,8 +631,7 @@ class _Prune(_DryRun):
 
     def _forget(self, workspace: str) -> None:
         base = f"{self.store.base}/turnmark"
-        for end in ("", "-wal", "-shm"):
-            self.store.disk.discard(f"{base}/cache/{workspace}.db{end}")
+        self._drop_caches(workspace)
         for end in (".json", ".applying", ".json.damaged"):
             self.store.disk.discard(f"{base}/journal/{workspace}{end}")
         self.store.disk.discard(registry_path(self.store, workspace))

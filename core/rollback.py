@@ -29,7 +29,10 @@ Outcome = Literal["done", "nothing", "planned", "conflicts", "refused"]
 
 @dataclass(frozen=True)
 class Request:
-    """What is wanted: a snapshot to go to, everywhere or at some paths, and why."""
+    """What is wanted: a snapshot to go to, everywhere or at some paths, and why.
+
+    subject is where the rollback went that an undo or redo is about; label says it of this request.
+    """
 
     target: Oid
     seq: int
@@ -37,6 +40,14 @@ class Request:
     op: Op = "rollback"
     paths: tuple[RelPath, ...] = ()
     plan: str = ""
+    subject: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it is called in the history."""
+        if self.op == "rollback":
+            return f"rollback to {self.label}"
+        return f"{self.op} of rollback to {self.subject}"
 
 
 @dataclass(frozen=True)
@@ -155,11 +166,7 @@ def _turns_undone(marks: Iterable[Mark], request: Request) -> tuple[dict[str, ob
 
 
 def _before_spec(request: Request) -> MarkSpec:
-    return MarkSpec("before-rollback", label=f"before {request.op} to {request.label}")
-
-
-def _result_spec(op: str, label: str, extra: dict[str, object]) -> MarkSpec:
-    return MarkSpec("rollback", label=f"{op} to {label}", extra=extra)
+    return MarkSpec("before-rollback", label=f"before {request.title}")
 
 
 def _result(planned: Result, conflicts: list[Left], undo: Oid) -> Result:
@@ -184,7 +191,8 @@ def _carry_out(
 ) -> list[Left]:
     extra: dict[str, Any] = {
         "op": request.op,
-        "label": request.label,
+        "title": request.title,
+        "subject": request.subject or request.label,
         "target": request.target.hex(),
         "target_seq": request.seq,
         "before": before.id.hex(),
@@ -260,7 +268,7 @@ def _verify(
 ) -> list[Left]:
     """Records what is there now, and says what is still not as the point has it."""
     paths = {step.path for step in steps}
-    spec = _result_spec(str(extra["op"]), str(extra["label"]), extra)
+    spec = MarkSpec("rollback", label=str(extra["title"]), extra=extra)
     taken = recorder.take(paths, spec, sync=True)
     after = make_plan(stored_state(recorder.store, taken.snapshot), then, target)
     known = {left.path for left in conflicts}
@@ -379,4 +387,6 @@ def redo_request(store: Store, workspace: str) -> Request | None:
 
 
 def _request(op: Op, past: Past) -> Request:
-    return Request(past.before, past.target_seq, f"before {past.label}", op, past.paths)
+    side = "before" if op == "undo" else "after"
+    label = f"{side} rollback to {past.subject}"
+    return Request(past.before, past.target_seq, label, op, past.paths, subject=past.subject)

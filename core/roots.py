@@ -81,9 +81,35 @@ def _refusal(disk: Disk, path: bytes, home: bytes, store: bytes) -> str:
         return "holds turnmark's own store"
     if path in SYSTEM or any(_inside(path, top) for top in CLOSED):
         return "is a directory of the system"
+    if same := _same_directory(disk, path, home, store):
+        return same
     if disk.lstat(path).st_dev != disk.lstat(os.path.dirname(path)).st_dev:
         return "is the root of a mounted file system"
     return ""
+
+
+def _same_directory(disk: Disk, path: bytes, home: bytes, store: bytes) -> str:
+    """By identity, not by name: a bind mount shows a directory in a second place."""
+    here = _identities(disk, path)
+    if here[0] in _identities(disk, home):
+        return "is your home directory, or holds it, under another name"
+    if disk.exists(store) and _identities(disk, store)[0] in here:
+        return "is turnmark's own store, or lies in it, under another name"
+    if here[0] in _identities(disk, store):
+        return "holds turnmark's own store under another name"
+    return ""
+
+
+def _identities(disk: Disk, path: bytes) -> list[tuple[int, int]]:
+    """Of a directory and of those above it, as far as they exist."""
+    out: list[tuple[int, int]] = []
+    while True:
+        if disk.exists(path):
+            info = disk.lstat(path)
+            out.append((info.st_dev, info.st_ino))
+        if path == os.path.dirname(path):
+            return out
+        path = os.path.dirname(path)
 
 
 def _inside(path: bytes, top: bytes) -> bool:

@@ -36,7 +36,7 @@ from .model import (
     parents,
 )
 from .objects import Kind, encode_tree, hash_object, parse_tree
-from .reading import NotAFile, is_fresh, read_stable
+from .reading import READ, NotAFile, is_fresh, read_stable
 from .rules import STAGING_PREFIX, DirRules, RuleSet
 from .worktree import Dir, WorkTree
 
@@ -49,7 +49,15 @@ GITIGNORE = b".gitignore"
 MAPPED = (".db", ".sqlite", ".sqlite3", ".db3", "-shm", "-wal", ".mdb", ".lmdb")
 """Files that programs write through memory maps, of which events tell late or never."""
 GITIGNORE_CAP = 1 << 20
-NO_ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EIO})
+NO_ACCESS = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG, errno.ESTALE, errno.ETIMEDOUT),
+        errno.EAGAIN,  # another process holds a lease for writing
+        *(getattr(errno, name, errno.EIO) for name in ("EUCLEAN", "ENOKEY", "EREMOTEIO")),
+    }
+)
+SWAPPED = frozenset({errno.ELOOP, errno.ENOTDIR})
+"""Something else took the place of a name: it was never absent, and is not known."""
 
 Changes = dict[RelPath, Dir | None]
 
@@ -140,7 +148,7 @@ class Look:
 
     def _enter_child(self, frame: Frame, name: bytes) -> Frame | None:
         path = join(frame.path, name)
-        reason = self._reason_through(frame, name)
+        reason = _reason_through(frame.rules, name)
         try:
             fd = self.beneath.dir(path)
             rules = frame.rules.child(name, self._gitignore(fd))
@@ -149,13 +157,12 @@ class Look:
             self._cannot_enter(frame, name, error)
             return None
 
-    def _reason_through(self, frame: Frame, name: bytes) -> GapReason | None:
-        return frame.rules.left_out(name) if frame.rules.verdict(name, True) == "through" else None
-
     def _cannot_enter(self, frame: Frame, name: bytes, error: OSError) -> None:
         """Unreadable is a gap, never a deletion; gone or swapped meanwhile is looked at again."""
         if error.errno in NO_ACCESS:
             self._gap(frame, name, "unreadable")
+        elif error.errno in SWAPPED:
+            self._gap(frame, name, "torn")
         elif error.errno not in GONE:
             raise error
         self._doubt(frame, name)
@@ -209,14 +216,17 @@ class Look:
         if not self.ruleset.gitignore:
             return None
         try:
-            with self.disk.opened(GITIGNORE, os.O_RDONLY | os.O_NONBLOCK, at=fd) as file:
-                if not stat.S_ISREG(self.disk.fstat(file).st_mode):
-                    return None
-                return self.disk.read_all(file, GITIGNORE_CAP)
+            file = self.disk.open_quietly(GITIGNORE, READ, fd)
         except OSError as error:
             if error.errno in GONE or error.errno in NO_ACCESS or error.errno == errno.ENXIO:
                 return None
             raise
+        try:
+            if not stat.S_ISREG(self.disk.fstat(file).st_mode):
+                return None
+            return self.disk.read_all(file, GITIGNORE_CAP)
+        finally:
+            self.disk.close(file)
 
     # One directory whose names must be looked at one by one
 
@@ -257,7 +267,8 @@ class Look:
             frame.gaps[name] = "special"
 
     def _directory(self, frame: Frame, name: bytes) -> None:
-        if self._over_budget():
+        known = frame.old is not None and name in frame.old.entered()
+        if not known and self._over_budget():
             self._gap(frame, name, "budget")
         else:
             frame.inside.add(name)
@@ -321,6 +332,8 @@ class Look:
     def _cannot_read(self, frame: Frame, name: bytes, at: int, error: OSError) -> None:
         if error.errno in NO_ACCESS:
             self._gap(frame, name, "unreadable")
+        elif error.errno in SWAPPED:
+            self._gap(frame, name, "torn")
         elif error.errno == errno.ENXIO:
             self._gap(frame, name, "special")
         elif error.errno not in GONE:
@@ -390,7 +403,9 @@ class Look:
             self._forget(child.path)
             if frame.same:
                 self._unfold(frame)
+            self._doubt(frame, name)  # what it may hold one day is found by looking in again
             frame.inside.discard(name)
+            frame.entries.pop(name, None)
             frame.gaps[name] = child.left_out
             return
         if frame.same:
@@ -413,14 +428,28 @@ class Look:
         self._forget(join(frame.path, name))
 
     def _forget(self, path: RelPath) -> None:
-        for gone in self.tree.below(path):
-            if self.changes.get(gone, 0) is None:
-                continue
-            self.changes[gone] = None
+        for gone in self._known_below(path):
             old = self.tree.get(gone)
-            if old is not None:
+            if old is None:
+                del self.changes[gone]
+            elif self.changes.get(gone, old) is not None:
+                self.changes[gone] = None
                 self.changed += old.files or not old.raw
                 self.files -= old.files
+
+    def _known_below(self, path: RelPath) -> set[RelPath]:
+        """A directory and all below it that are on record or were seen in this look."""
+        out: set[RelPath] = set()
+        waiting = [path]
+        while waiting:
+            here = waiting.pop()
+            if here in out:
+                continue
+            for found in (self.tree.get(here), self.changes.get(here)):
+                if found is not None:
+                    out.add(here)
+                    waiting += [join(here, name) for name in found.entered()]
+        return out
 
     def _finish(self, frame: Frame) -> Dir:
         old = frame.old
@@ -532,7 +561,9 @@ class Look:
             if error.errno in GONE or error.errno in NO_ACCESS:
                 return None
             raise
-        frame = Frame(path, rules, old, mode, [], array("q"))
+        head, _, name = path.rpartition(b"/")
+        left_out = _reason_through(self._rules_of(RelPath(head)), name) if path else None
+        frame = Frame(path, rules, old, mode, [], array("q"), left_out)
         if old is not None:
             self._recall(frame)
             self._unfold(frame)
@@ -681,6 +712,11 @@ def _depth(path: RelPath) -> int:
 def _topmost(paths: set[RelPath]) -> set[RelPath]:
     """Without those that lie below another one: looking at that one covers them."""
     return {path for path in paths if not any(above in paths for above in parents(path))}
+
+
+def _reason_through(rules: DirRules, name: bytes) -> GapReason | None:
+    """Why a directory is left out that is entered only for protected paths below it."""
+    return rules.left_out(name) if rules.verdict(name, True) == "through" else None
 
 
 def _file_entry(mode: int, oid: Oid) -> Entry:

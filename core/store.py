@@ -25,7 +25,7 @@ from .refs import RefStore
 LAYOUT = 1
 PACK_BYTES = 100_000_000
 PACK_OBJECTS = 20_000
-SMALL_PACK = PACK_OBJECTS
+SMALL_PACK = 5_000
 WAIT = 5.0
 LOOKS = 3
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -67,6 +67,10 @@ class Store:
         self._packs: dict[str, Pack] = {}
         self._open: deque[Pack] = deque()
         self._cruft: set[str] = set()
+        self._to_gather = True
+        self._gathered: set[str] = set()
+        self._large: list[Pack] = []
+        self._small: set[Oid] = set()
         self._packs_stamp: tuple[int, int] = (0, 0)
 
     # Opening
@@ -262,6 +266,19 @@ class Store:
         self.broken = {}
         for name in whole - self._packs.keys():
             self._open_pack(name, f"{path}/{name}")
+        self._to_gather = True
+
+    def _gather(self) -> None:
+        """Keeps the ids of all small packs in one set: to ask each pack costs a microsecond."""
+        lasting = self._packs.keys() - self._cruft
+        if not lasting >= self._gathered:
+            self._gathered, self._large, self._small = set(), [], set()
+        for pack in (self._packs[name] for name in lasting - self._gathered):
+            if pack.count > SMALL_PACK:
+                self._large.append(pack)
+            else:
+                self._small.update(pack.oids())
+        self._gathered, self._to_gather = set(lasting), False
 
     def _open_pack(self, name: str, path: str) -> None:
         try:
@@ -277,8 +294,14 @@ class Store:
         return [pack for name, pack in self._packs.items() if name not in self._cruft]
 
     def has(self, oid: Oid) -> bool:
-        packs = self.lasting_packs()
-        return any(pack.place(oid) is not None for pack in packs) or self._has_loose(oid)
+        self.packs()
+        return self.packed(oid) or self.has_loose(oid)
+
+    def packed(self, oid: Oid) -> bool:
+        """Whether a pack known so far holds it; none of them goes away while somebody writes."""
+        if self._to_gather:
+            self._gather()
+        return oid in self._small or any(pack.place(oid) is not None for pack in self._large)
 
     def read(self, oid: Oid) -> tuple[Kind, bytes]:
         """An object, its hash verified; another copy is tried where one is damaged."""
@@ -328,8 +351,13 @@ class Store:
         name = oid.hex()
         return f"{self.base}/objects/{name[:2]}/{name[2:]}"
 
-    def _has_loose(self, oid: Oid) -> bool:
+    def has_loose(self, oid: Oid) -> bool:
         return self.disk.exists(self._loose_path(oid))
+
+    def may_have_loose(self) -> bool:
+        """We write no loose objects; a user's git may have."""
+        with self.disk.scandir(f"{self.base}/objects") as found:
+            return any(len(entry.name) == 2 for entry in found)
 
     def _read_loose(self, oid: Oid) -> tuple[Kind, bytes] | None:
         """We write none, but git does when a user runs it on the store."""
@@ -381,10 +409,8 @@ class Writer:
         self._pack: PackWriter | None = None
         self._finished: list[str] = []
         self._written: set[Oid] = set()
-        self._asked = 0
-        self._known_objects = 0
-        self._packs: list[Pack] | None = None
-        self._small: set[Oid] | None = None
+        store.packs()  # the lock is held: what is there now stays until it is given back
+        self._loose = store.may_have_loose()
 
     def add(self, kind: Kind, data: bytes, oid: Oid | None = None) -> Oid:
         """Stores an object unless the store, or this change, holds it."""
@@ -400,26 +426,11 @@ class Writer:
 
     def holds(self, oid: Oid) -> bool:
         return (
-            oid in self._written or (self._pack is not None and oid in self._pack) or self._has(oid)
+            oid in self._written
+            or (self._pack is not None and oid in self._pack)
+            or self.store.packed(oid)
+            or (self._loose and self.store.has_loose(oid))
         )
-
-    def _has(self, oid: Oid) -> bool:
-        """Asks each pack at first; a change with many objects gathers all small packs' ids once.
-
-        The packs of the first question serve for all: the lock keeps them where they are, and one
-        that came since can only spare a copy.
-        """
-        if self._packs is None:
-            self._packs = self.store.lasting_packs()
-            self._known_objects = sum(pack.count for pack in self._packs)
-        self._asked += 1
-        if self._small is None and self._asked * len(self._packs) > self._known_objects:
-            small = [pack for pack in self._packs if pack.count <= SMALL_PACK]
-            self._small = {known for pack in small for known in pack.oids()}
-            self._packs = [pack for pack in self._packs if pack.count > SMALL_PACK]
-        if self._small is not None and oid in self._small:
-            return True
-        return any(pack.place(oid) is not None for pack in self._packs)
 
     def _open_pack(self) -> PackWriter:
         if self._pack is None:

@@ -316,16 +316,19 @@ def drop_refs(store: Store, names: Collection[str]) -> None:
     """Removes references under the caller's exclusive lock, and notes what they pointed at.
 
     The note comes first: `verify` takes a snapshot without reference and without note for lost.
+    Then they are folded, so that one replacement of packed-refs drops all of them or none.
     The views of the workspaces go too; the next sweep or consolidation makes them anew.
     """
-    known = store.refs.below("refs")
-    gone = {name: known[name] for name in names if name in known}
+    refs = store.refs
+    gone = {name: oid for name in names if (oid := refs.read(name)) is not None}
     if not gone:
         return
-    views = {f"{TOP}/{name.split('/')[2]}/view" for name in gone if name.startswith(TOP)}
+    tops = {name.rsplit("/", 2)[0] for name in gone if name.startswith(f"{TOP}/")}
     write_dropped(store, dropped(store) | set(gone.values()))
     store.next_generation()
-    store.refs.delete(gone.keys() | (views & known.keys()))
+    for top in sorted(tops):
+        refs.fold(top)
+    refs.delete(gone.keys() | {f"{top}/view" for top in tops})
 
 
 def dropped(store: Store) -> set[Oid]:
@@ -429,9 +432,12 @@ def _covered(work: _Work, pack: Pack) -> bool:
 
 
 def _run_git(program: str, base: str) -> str:
-    """Nothing of the user's environment or configuration; what went wrong, or nothing."""
+    """Nothing of the user's environment or configuration; what went wrong, or nothing.
+
+    With -f, as git else looks for no delta between objects that lie in one pack already.
+    """
     settings = [part for setting in MEMORY for part in ("-c", setting)]
-    command = [program, *settings, f"--git-dir={base}", "repack", "-a", "-n", "-q"]
+    command = [program, *settings, f"--git-dir={base}", "repack", "-a", "-f", "-n", "-q"]
     nice = shutil.which("nice")
     environment = {
         "PATH": os.defpath,

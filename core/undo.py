@@ -15,13 +15,13 @@ Op = Literal["rollback", "undo", "redo"]
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """One rollback, undo or redo as its mark tells it."""
+    """One rollback, undo or redo as its mark tells it; subject is where the rollback went."""
 
     op: Op
     before: Oid
     target_seq: int
     paths: tuple[RelPath, ...]
-    label: str
+    subject: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def past_of(mark: Mark) -> Past | None:
         before=Oid(bytes.fromhex(str(extra.get("before", "")))),
         target_seq=int(str(extra.get("target_seq", 0))),
         paths=tuple(RelPath(parse_path(str(p))) for p in paths) if isinstance(paths, list) else (),
-        label=mark.label,
+        subject=str(extra.get("subject", "")),
     )
 
 

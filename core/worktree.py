@@ -68,6 +68,7 @@ class WorkTree:
         self._dirs: dict[RelPath, Dir | None] = {}
         self._notes: dict[RelPath, bytes] | None = None
         self._complete = False
+        self._anew = False
         self._db: sqlite3.Connection | None = None
         try:
             self._open()
@@ -118,7 +119,7 @@ class WorkTree:
         self.trusted = False
         self.base = self.usual = self.identity = None
         self.files = self.gaps = 0
-        self._dirs, self._notes, self._complete = {}, {}, True
+        self._dirs, self._notes, self._complete, self._anew = {}, {}, True, True
 
     def close(self) -> None:
         if self._db is not None:
@@ -126,33 +127,26 @@ class WorkTree:
             self._db = None
 
     def get(self, path: RelPath) -> Dir | None:
-        if path not in self._dirs and not self._complete:
-            self._dirs[path] = self._load(path)
+        if not self._complete:
+            self.load_all()
         return self._dirs.get(path)
 
     def load_all(self) -> None:
-        """Reads every record at once: what a full scan is going to ask for anyway."""
+        """Reads every record; where one is missing or damaged, none of them is believed."""
         if self._complete or self._db is None:
             self._complete = True
             return
         try:
             rows = self._db.execute(f"SELECT {COLUMNS} FROM dirs").fetchall()
         except sqlite3.DatabaseError:
-            return self._start_anew()
-        for row in rows:
-            self._dirs.setdefault(RelPath(row[0]), _checked(row))
-        self._complete = True
-        return None
-
-    def _load(self, path: RelPath) -> Dir | None:
-        if self._db is None:
-            return None
-        try:
-            row = self._db.execute(f"SELECT {COLUMNS} FROM dirs WHERE path=?", (path,)).fetchone()
-        except sqlite3.DatabaseError:
             self._start_anew()
-            return None
-        return None if row is None else _checked(row)
+            return
+        found = {RelPath(row[0]): _checked(row) for row in rows}
+        if self.base is None or not _is_whole(found):
+            self.forget()
+        else:
+            self._dirs.update(found)
+        self._complete = True
 
     def notes(self) -> dict[RelPath, bytes]:
         """The lines of `about`, by directory."""
@@ -160,18 +154,6 @@ class WorkTree:
             self.load_all()
             self._notes = {path: d.note for path, d in self._dirs.items() if d and d.note}
         return self._notes
-
-    def below(self, path: RelPath) -> list[RelPath]:
-        """A known directory and all known directories below it."""
-        out: list[RelPath] = []
-        waiting = [path]
-        while waiting:
-            here = waiting.pop()
-            found = self.get(here)
-            if found is not None:
-                out.append(here)
-                waiting += [join(here, name) for name in found.entered()]
-        return out
 
     def root(self) -> Dir | None:
         return self.get(ROOT)
@@ -212,6 +194,8 @@ class WorkTree:
         try:
             with self._db:
                 self._db.execute("BEGIN")
+                if self._anew:
+                    self._db.execute("DELETE FROM dirs")
                 self._db.executemany(
                     f"INSERT OR REPLACE INTO dirs ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
                     (_row(path, new) for path, new in changes.items() if new is not None),
@@ -221,6 +205,7 @@ class WorkTree:
                 self._db.execute(
                     "INSERT OR REPLACE INTO meta VALUES ('state', ?)", (self._state(),)
                 )
+            self._anew = False
         except sqlite3.DatabaseError:
             self.close()
 
@@ -246,11 +231,18 @@ def _row(path: RelPath, d: Dir) -> tuple[object, ...]:
     )
 
 
+def _is_whole(found: Mapping[RelPath, Dir | None]) -> bool:
+    """Whether each record is what was written, and each directory that was looked into has one."""
+    good = [(path, d) for path, d in found.items() if d is not None]
+    named = {join(path, name) for path, d in good for name in d.entered()}
+    return len(good) == len(found) and named | {ROOT} == found.keys()
+
+
 def _checked(row: tuple[object, ...]) -> Dir | None:
     """A record whose bytes are what was written; anything else was never seen."""
     found = Dir(*row[1:-1])  # type: ignore[arg-type]
     try:
         whole = found.crc() == row[-1] and hash_object("tree", found.raw) == found.oid
-    except TypeError:
+    except (TypeError, ValueError):
         return None
     return found if whole else None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -18,6 +20,8 @@ START = (
     "from watcher.cli import main; sys.exit(main())"
 )
 QUESTION = b"[y/N]"
+CTRL_C = b"\x03"
+PATIENCE = 0.3
 
 
 def on_terminal(
@@ -52,16 +56,23 @@ def on_terminal(
 
 
 def _converse(ours: int, types: bytes | None, before: Callable[[], object]) -> bytes:
+    """Types once, but Ctrl-C again and again: one that comes just before Python waits for input
+    is only noticed at the next."""
     shown = b""
-    while True:
+    typed = False
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        if not select.select([ours], [], [], PATIENCE)[0]:
+            if typed and types == CTRL_C:
+                os.write(ours, CTRL_C)
+            continue
         try:
             part = os.read(ours, 65536)
         except OSError:  # Linux says EIO when the last program on the terminal is gone
             return shown
-        if not part:
-            return shown
         shown += part
-        if types is not None and QUESTION in shown:
+        if types is not None and not typed and QUESTION in shown:
             before()
             os.write(ours, types)
-            types = None
+            typed = True
+    raise TimeoutError(f"still running after {DEADLINE} s: {shown!r}")

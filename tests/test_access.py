@@ -124,7 +124,11 @@ def test_a_directory_that_is_named_is_meant_exactly(at, work):
     assert snapshot(at(work), "sub") == known(work / "sub")
 
 
-def test_below_a_watched_directory_the_watched_one_is_the_workspace(at, work, tmp_path):
+@pytest.mark.parametrize("has_store", [False, True])
+def test_below_a_watched_directory_the_watched_one_is_the_workspace(at, work, tmp_path, has_store):
+    if has_store:
+        (tmp_path / "other").mkdir()
+        snapshot(at(tmp_path / "other"))
     config = tmp_path / "config.yaml"
     config.write_text(f"watch: [{work}]\n")
     assert snapshot(at(work / "sub", config_path=config)) == known(work)

@@ -9,7 +9,7 @@ import pytest
 
 from core.store import Store
 from tests.stores import fsck
-from watcher.commands import snapshot as snapshot_module
+from watcher import actions
 from watcher.unprotected import lines, measure
 
 TAKEN = {"schema", "workspace", "id", "seq", "changed", "gaps", "durable"}
@@ -118,7 +118,7 @@ def test_many_gaps_are_ten_lines(turnmark, work):
     for n in range(40):
         (work / f"{n}.log").write_bytes(bytes(n))
     out = turnmark("snapshot").out.splitlines()[1:]
-    assert len(out) == snapshot_module.UNPROTECTED_LINES
+    assert len(out) == actions.UNPROTECTED_LINES
     assert out[1].split() == ["39", "B", "excluded", "39.log"]
     assert out[-1].split()[:3] == ["...", "32", "more,"]
 

@@ -146,6 +146,16 @@ def test_without_time_the_first_pair_has_its_paths_and_the_rest_wait(bench, pair
     assert book.fill([pair, pair[::-1]], 5) == 1
 
 
+def test_a_pair_that_did_not_have_all_the_time_waits_for_the_next(bench, pair, monkeypatch):
+    ticks = iter(range(10_000))
+    monkeypatch.setattr("core.counts.time.monotonic", lambda: next(ticks))
+    book = CountBook(bench.store)
+    files = numstat(bench, *pair).files
+    assert book.fill([pair, pair[::-1]], files + 3) == 1
+    assert book.get(*pair) == numstat(bench, *pair)
+    assert book.get(*pair[::-1]) is None
+
+
 def test_a_tree_that_the_store_lost_has_no_counts(bench, pair):
     lost = Oid(b"\1" * 20)
     book = CountBook(bench.store)

@@ -228,7 +228,7 @@ def test_an_open_turn_is_said(turnmark, work, said):
 
 
 def test_a_preview_folds_whole_directories_and_long_lists(turnmark, work):
-    build(work, {f"d/{n}": "x" for n in range(50)} | {"a": ""})
+    build(work, {"a": "", **{f"d/{n}": "x" for n in range(50)}})
     turnmark("snapshot")
     for path in (work / "d").iterdir():
         path.unlink()

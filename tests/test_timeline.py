@@ -40,20 +40,20 @@ class Scene:
         self.now += SECOND
         if write:
             self.write()
-        return self.recorder.take(mark=MarkSpec(kind, label=label))
+        return self.recorder.take(mark=MarkSpec(kind, label=label), sync=False)
 
     def burst(self):
         self.now += SECOND
         self.write()
-        return self.recorder.take(note="burst")
+        return self.recorder.take(note="burst", sync=False)
 
     def turn(self, session="s", *, write=True, close=True, **words):
         self.now += SECOND
-        begun = turns.begin(self.recorder, session, **words)
+        begun = turns.begin(self.recorder, session, sync=False, **words)
         if write:
             self.write()
         self.now += SECOND
-        return (begun, turns.end(self.recorder, session) if close else None)
+        return (begun, turns.end(self.recorder, session, sync=False) if close else None)
 
     @property
     def timeline(self):

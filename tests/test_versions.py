@@ -103,6 +103,16 @@ def test_what_a_rollback_met_and_saved_is_a_version(bench):
     assert versions(bench, "b")[-1].entry is not None
 
 
+def test_what_a_rollback_saved_is_found_and_says_nothing_of_other_paths(bench):
+    first = take(bench, {"a": "x"})
+    path = RelPath(b"met")
+    kept = bench.recorder.keep_displaced({path: (0o100644, b"saved")}, "met")
+    for found in (find(bench.history(), "met"), find_text(bench.history(), "saved")):
+        assert [(one.path, one.first.id, one.still) for one in found] == [(path, kept.id, False)]
+    (found_a,) = find(bench.history(), "a")
+    assert (found_a.first.id, found_a.last.id, found_a.still) == (first.id, first.id, True)
+
+
 def test_find_knows_deleted_files_and_directories(bench):
     first = take(bench, {"src/a.py": "1", "src/deep/b.py": "2", "c.txt": ""})
     last = take(bench, {"src/a.py": "1+"})

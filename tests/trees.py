@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class Dir:
 Leaf = str | bytes | Link | File | Dir
 
 
-def build(root: Path, tree: dict[str | bytes, Leaf]) -> Path:
+def build(root: Path, tree: Mapping[str, Leaf] | Mapping[str | bytes, Leaf]) -> Path:
     """Makes the tree: names ending in a slash are directories, modes as said."""
     root.mkdir(parents=True, exist_ok=True)
     late: list[tuple[bytes, int]] = []

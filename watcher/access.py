@@ -96,8 +96,8 @@ def recording(context: Context, directory: str | None, *, create: bool) -> Itera
 @contextmanager
 def locked(context: Context, directory: str | None, *, create: bool) -> Iterator[Recorder]:
     """The same, and nothing is done afterwards."""
-    _check_enabled(context)
-    store, root = _opened(context, directory, create)
+    check_enabled(context)
+    store, root = opened(context, directory, create)
     with store.workspace_lock(root.id):
         recorder = Recorder(store, root, context.config.rules_for(root.path))
         try:
@@ -108,7 +108,7 @@ def locked(context: Context, directory: str | None, *, create: bool) -> Iterator
             recorder.close()
 
 
-def _check_enabled(context: Context) -> None:
+def check_enabled(context: Context) -> None:
     if not context.config.enabled:
         raise TurnmarkError(
             "turnmark is switched off: the configuration says `enabled: false`.",
@@ -116,19 +116,21 @@ def _check_enabled(context: Context) -> None:
         )
 
 
-def _opened(context: Context, directory: str | None, create: bool) -> tuple[Store, Root]:
-    """A store is made only for a root that may be one."""
+def opened(
+    context: Context, directory: str | None, create: bool, watched: Iterable[bytes] = ()
+) -> tuple[Store, Root]:
+    """A store is made only for a root that may be one; `watched` are roots that a service has."""
     base = str(context.store_path)
     try:
         store = Store.open(base)
     except NoStore:
         if not create:
             raise
-        path = os.fsdecode(_new_root(context, None)) if directory is None else directory
+        path = os.fsdecode(_new_root(context, None, watched)) if directory is None else directory
         root = _checked(context, path)
         return Store.create(base), root
     if directory is None:
-        top = _new_root(context, store) if create else find_root(context, store, None).path
+        top = _new_root(context, store, watched) if create else find_root(context, store, None).path
         return store, _checked(context, os.fsdecode(top))
     root = _checked(context, directory)
     if not create and not is_known(store, root):
@@ -138,9 +140,9 @@ def _opened(context: Context, directory: str | None, create: bool) -> tuple[Stor
     return store, root
 
 
-def _new_root(context: Context, store: Store | None) -> bytes:
-    """What holds the current directory, known or on the watch list; else the directory itself."""
-    here, listed = os.fsencode(context.cwd), context.config.roots()
+def _new_root(context: Context, store: Store | None, watched: Iterable[bytes]) -> bytes:
+    """What holds the current directory, known or on a watch list; else the directory itself."""
+    here, listed = os.fsencode(context.cwd), [*context.config.roots(), *watched]
     if store is None:
         above = (top for top in listed if here == top or here.startswith(top.rstrip(b"/") + b"/"))
         return max(above, key=len, default=here)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from core.model import ROOT, RelPath, is_within, parents
+from core.model import ROOT, RelPath, parents
 
 MANY_IN_ONE_DIRECTORY = 500
 MANY_IN_ALL = 50_000
@@ -30,7 +30,7 @@ class Dirty:
 
     def paths(self) -> list[RelPath] | None:
         """The paths to look at, crowded directories as one; None for a full look."""
-        if self.lost or ROOT in self.trees or len(self.files) > MANY_IN_ALL:
+        if self.lost or ROOT in self.trees or len(self.files) + len(self.trees) > MANY_IN_ALL:
             return None
         crowded = _crowded(self.files)
         tops = self.trees | crowded
@@ -50,7 +50,7 @@ def _crowded(files: Iterable[RelPath]) -> frozenset[RelPath]:
 
 
 def _topmost(trees: frozenset[RelPath]) -> set[RelPath]:
-    return {tree for tree in trees if not any(tree != t and is_within(tree, t) for t in trees)}
+    return {tree for tree in trees if trees.isdisjoint(parents(tree))}
 
 
 @dataclass(slots=True)
@@ -58,22 +58,33 @@ class Burst:
     """Owns the changes of one burst: closed `quiet` after the last, or `longest` after the first.
 
     The longest wait is counted from the first change and nothing moves it: a writer that never
-    pauses gets a snapshot every `longest` seconds.
+    pauses gets a snapshot every `longest` seconds. What is too much to be looked at one by one is
+    not remembered one by one either.
     """
 
     quiet: float
     longest: float
-    dirty: Dirty = field(default_factory=Dirty)
+    files: set[RelPath] = field(default_factory=set)
+    trees: set[RelPath] = field(default_factory=set)
+    lost: bool = False
     first: float | None = None
     last: float = 0.0
+
+    def __len__(self) -> int:
+        """How many places there are to look at."""
+        return len(self.files) + len(self.trees) + self.lost
 
     def add(self, dirty: Dirty, now: float) -> None:
         if not dirty:
             return
-        self.dirty |= dirty
-        self.last = now
+        self.files |= dirty.files
+        self.trees |= dirty.trees
+        self.lost |= dirty.lost
+        if len(self) > MANY_IN_ALL:
+            self.files, self.trees, self.lost = set(), set(), True
         if self.first is None:
-            self.first = now
+            self.first = self.last = now
+        self.last = max(self.last, now)
 
     def due(self) -> float | None:
         """The instant at which this burst is over; None while there is none."""
@@ -82,5 +93,6 @@ class Burst:
         return min(self.last + self.quiet, self.first + self.longest)
 
     def take(self) -> Dirty:
-        dirty, self.dirty, self.first = self.dirty, Dirty(), None
+        dirty = Dirty(frozenset(self.files), frozenset(self.trees), self.lost)
+        self.files, self.trees, self.lost, self.first = set(), set(), False, None
         return dirty

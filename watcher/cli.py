@@ -30,6 +30,12 @@ EXIT_CODES: dict[type[TurnmarkError], int] = {
     ConfigError: 78,
 }
 COMMANDS = {
+    "run": "Run an agent with its directories watched.",
+    "up": "Start the service.",
+    "down": "Stop the service.",
+    "status": "Show the service, what it watches, and who is at work.",
+    "watch": "Have the service watch a directory.",
+    "unwatch": "Have the service let go of a directory.",
     "snapshot": "Take a snapshot now.",
     "mark": "Set a rollback point of your own.",
     "pin": "Keep a point from being pruned.",

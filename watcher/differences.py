@@ -10,7 +10,7 @@ from core.model import LINK, Entry, RelPath, is_within, show_path
 from core.patch import FileChange, Read, find_renames, numstat
 from core.plan import State
 
-from .words import count, named, octal
+from .words import count, named, octal, path_line
 
 Private = Callable[[RelPath], bool]
 
@@ -124,20 +124,23 @@ def total(found: Difference) -> str:
     return f"{count(len(found.changes), 'file')}, +{come:,} -{gone:,}"
 
 
-def change_lines(found: Difference) -> list[str]:
+def change_lines(found: Difference, *, full: bool = False) -> list[str]:
     """One line per path."""
-    lines = [_change_line(found, change) for change in found.changes]
-    lines += [f"  A {named(path)}/  (empty directory)" for path in found.came]
-    lines += [f"  D {named(path)}/  (empty directory)" for path in found.went]
-    return [
-        *lines,
-        *(f"  m {named(m.path)}  {octal(m.old)} -> {octal(m.new)}" for m in found.modes),
+    lines = [
+        path_line(f"  {LETTERS[status_of(one)]} ", _moved(one), _numbers(found, one), full=full)
+        for one in found.changes
     ]
+    for letter, paths in (("A", found.came), ("D", found.went)):
+        after = "/  (empty directory)"
+        lines += [path_line(f"  {letter} ", named(path), after, full=full) for path in paths]
+    for moded in found.modes:
+        after = f"  {octal(moded.old)} -> {octal(moded.new)}"
+        lines.append(path_line("  m ", named(moded.path), after, full=full))
+    return lines
 
 
-def _change_line(found: Difference, change: FileChange) -> str:
-    moved = f"{named(change.old_path)} -> " if change.old_path else ""
-    return f"  {LETTERS[status_of(change)]} {moved}{named(change.path)}{_numbers(found, change)}"
+def _moved(change: FileChange) -> str:
+    return (f"{named(change.old_path)} -> " if change.old_path else "") + named(change.path)
 
 
 def _numbers(found: Difference, change: FileChange) -> str:

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
-from core.model import RelPath, is_within, show_path
-from core.plan import Left, Plan, Step
-from core.recorder import Recorder
-from core.rollback import Request, Result, preview, rollback
+from core.model import RelPath, is_within
+from core.plan import Left, Step
+from core.rollback import Result
 
-from .access import locked, recording
+from .acting import acting
 from .asking import agreed
 from .context import Context
-from .output import answer, fail, is_terminal
-from .words import capped, count, named, octal, one_line
-
-
-class Wish(NamedTuple):
-    """What is wanted, and the words that the preview begins with."""
-
-    request: Request
-    title: str
-
-
-Wanted = Callable[[Recorder], Wish | None]
+from .outcomes import grouped, nothing, result_of
+from .output import answer, fail, is_terminal, width
+from .words import capped, columns, count, named, octal, one_line, path_line
 
 DONE, FAILED, EXCEPTIONS = 0, 1, 3
+LABEL_ROOM = 60
 
 
 @dataclass(frozen=True)
@@ -62,7 +53,7 @@ def options(command: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-def run(context: Context, how: How, wanted: Wanted, none: str) -> int:
+def run(context: Context, how: How, action: str, params: Mapping[str, Any], none: str) -> int:
     """Shows, asks, does; `none` says what it means when there is nothing to go to."""
     if how.yes or how.plan or how.dry_run:
         plan = how.plan
@@ -70,15 +61,13 @@ def run(context: Context, how: How, wanted: Wanted, none: str) -> int:
         _check_somebody_is_there(context)
         plan = None
     if how.dry_run or plan is None:
-        shown = _look(context, how, wanted)
-        if shown is None:
-            answer(context, _nothing(), none)
+        shown = _look(context, how, action, params, none)
         if shown is None or shown.outcome == "nothing" or plan is not None:
             return DONE
         if not agreed(context, "Go on?"):
             return FAILED
         plan = shown.plan.hash
-    return _do(context, how, wanted, plan, none)
+    return _do(context, how, action, {**params, "plan": plan}, none)
 
 
 def _check_somebody_is_there(context: Context) -> None:
@@ -86,29 +75,32 @@ def _check_somebody_is_there(context: Context) -> None:
         raise click.UsageError("Nobody can be asked here: pass --yes, or --dry-run to only look.")
 
 
-def _look(context: Context, how: How, wanted: Wanted) -> Result | None:
+def _look(
+    context: Context, how: How, action: str, params: Mapping[str, Any], none: str
+) -> Result | None:
     """Shows what would be done; the workspace is not locked while somebody thinks about it."""
-    with locked(context, how.directory, create=False) as recorder:
-        wish = wanted(recorder)
-        if wish is None:
-            return None
-        result = preview(recorder, replace(wish.request, plan=how.plan))
-    answer(context, as_json(result), "\n".join([wish.title, *_preview(result, how)]))
+    asked = {**params, "plan": how.plan, "dry_run": True}
+    with acting(context, how.directory, action, asked, create=False, tidy=False) as (data, people):
+        pass
+    if "title" not in people:
+        answer(context, nothing(), none)
+        return None
+    result = result_of(data, people)
+    answer(context, data, "\n".join([people["title"], *_preview(result, how)]))
     return result
 
 
-def _do(context: Context, how: How, wanted: Wanted, plan: str, none: str) -> int:
-    with recording(context, how.directory, create=False) as recorder:
-        wish = wanted(recorder)
-        if wish is None:
-            answer(context, _nothing(), none)
+def _do(context: Context, how: How, action: str, params: Mapping[str, Any], none: str) -> int:
+    with acting(context, how.directory, action, params, create=False) as (data, people):
+        if "title" not in people:
+            answer(context, nothing(), none)
             return DONE
-        return _report(context, how, rollback(recorder, replace(wish.request, plan=plan)))
+        return _report(context, how, data, result_of(data, people))
 
 
-def _report(context: Context, how: How, result: Result) -> int:
+def _report(context: Context, how: How, data: Mapping[str, Any], result: Result) -> int:
     lines = _result_lines(result, how)
-    answer(context, as_json(result), *(["\n".join(lines)] if lines else []))
+    answer(context, data, *(["\n".join(lines)] if lines else []))
     if result.outcome == "refused" and not context.json:
         fail(f"Refused: {result.reason}.", _way_out(how, result))
     if result.outcome in ("refused", "conflicts"):
@@ -121,65 +113,6 @@ def _way_out(how: How, result: Result) -> str:
     if how.plan and not result.plan.hash.startswith(how.plan):
         return "Look again with --dry-run."
     return f"Look at it with --dry-run; go ahead with: {how.with_plan(result.plan.hash)}"
-
-
-# For programs
-
-
-@dataclass(frozen=True)
-class Groups:
-    """The paths of a plan by what becomes of them."""
-
-    created: list[RelPath]
-    replaced: list[RelPath]
-    deleted: list[RelPath]
-    modes: list[Step]
-
-
-def grouped(plan: Plan, conflicts: Iterable[Left] = ()) -> Groups:
-    """Without those that turned out to be in conflict."""
-    failed = {left.path for left in conflicts}
-    steps = [step for step in plan.steps if step.path not in failed]
-    created = _paths(steps, "create", "mkdir")
-    replaced = _paths(steps, "replace")
-    deleted = _paths(steps, "delete", "clear", "rmdir")
-    listed = {*created, *replaced, *deleted}
-    modes = [s for s in steps if s.action == "chmod" and s.old != s.new and s.path not in listed]
-    return Groups(created, replaced, deleted, sorted(modes, key=lambda step: step.path))
-
-
-def _paths(steps: list[Step], *actions: str) -> list[RelPath]:
-    return sorted({step.path for step in steps if step.action in actions})
-
-
-def as_json(result: Result) -> dict[str, object]:
-    groups = grouped(result.plan, result.conflicts)
-    refused = result.outcome == "refused"
-    return {
-        "outcome": result.outcome,
-        "plan": result.plan.hash,
-        "created": [show_path(path) for path in groups.created],
-        "replaced": [show_path(path) for path in groups.replaced],
-        "deleted": [show_path(path) for path in groups.deleted],
-        "modes": [show_path(step.path) for step in groups.modes],
-        "kept": [_left_json(left) for left in result.kept],
-        "conflicts": [_left_json(left) for left in result.conflicts],
-        "undo": result.undo.hex() if result.undo else None,
-        "turns_undone": [dict(turn) for turn in result.turns_undone],
-        "fuses": list(result.plan.fuses),
-        "open_turns": list(result.open_turns),
-        **({"reason": result.reason} if refused else {}),
-    }
-
-
-def _left_json(left: Left) -> dict[str, str]:
-    return {"path": show_path(left.path), "reason": left.reason}
-
-
-def _nothing() -> dict[str, object]:
-    lists = ("created", "replaced", "deleted", "modes", "kept", "conflicts", "turns_undone")
-    empty: dict[str, object] = {name: [] for name in lists}
-    return {"outcome": "nothing", "plan": "", **empty, "undo": None, "fuses": [], "open_turns": []}
 
 
 # For people
@@ -215,7 +148,7 @@ def _group_lines(result: Result, full: bool) -> Iterator[str]:
             yield from capped(list(lines), full=full)
     if groups.modes:
         yield f"Change the permissions of {count(len(groups.modes), 'path')}:"
-        yield from capped([_mode_line(step) for step in groups.modes], full=full)
+        yield from capped([_mode_line(step, full) for step in groups.modes], full=full)
 
 
 def _every(paths: list[RelPath], dirs: set[RelPath]) -> Iterator[str]:
@@ -231,23 +164,25 @@ def _folded(paths: list[RelPath], dirs: set[RelPath]) -> Iterator[str]:
             below += path not in dirs
             continue
         if top is not None:
-            yield f"  {named(top)}/" + (f"  ({count(below, 'file')})" if below else "")
+            after = f"  ({count(below, 'file')})" if below else ""
+            yield path_line("  ", f"{named(top)}/", after)
             top = None
         if path is not None and path in dirs:
             top, below = path, 0
         elif path is not None:
-            yield f"  {named(path)}"
+            yield path_line("  ", named(path))
 
 
-def _mode_line(step: Step) -> str:
+def _mode_line(step: Step, full: bool) -> str:
     old, new = step.old and step.old.mode, step.new and step.new.mode
-    return f"  {named(step.path)}  {octal(old or 0)} -> {octal(new or 0)}"
+    after = f"  {octal(old or 0)} -> {octal(new or 0)}"
+    return path_line("  ", named(step.path), after, full=full)
 
 
 def _left_lines(title: str, left: tuple[Left, ...], full: bool) -> Iterator[str]:
     if left:
         yield f"{title} {count(len(left), 'path')}:"
-        lines = [f"  {named(one.path)}  ({one.reason})" for one in left]
+        lines = [path_line("  ", named(one.path), f"  ({one.reason})", full=full) for one in left]
         yield from capped(lines, full=full)
 
 
@@ -259,8 +194,9 @@ def _turn_lines(result: Result, full: bool) -> Iterator[str]:
 
 
 def _turn_line(turn: dict[str, object]) -> str:
-    label = f"  {one_line(str(turn['label']), 60)}" if turn.get("label") else ""
-    return f"  {turn['session']}/{turn['turn']}{label}"
+    name = f"  {turn['session']}/{turn['turn']}"
+    room = min(LABEL_ROOM, columns() - width(name) - 2)
+    return f"{name}  {one_line(str(turn['label']), room)}" if turn.get("label") else name
 
 
 def _result_lines(result: Result, how: How) -> list[str]:

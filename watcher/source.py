@@ -16,12 +16,14 @@ import itertools
 import logging
 import os
 import re
+import select
 import struct
 import sys
 import threading
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +35,7 @@ from watchdog.observers.inotify_c import InotifyEvent, InotifyFD, Mask
 from core.model import ROOT, RelPath, is_within, join
 from core.rules import DirRules, RuleSet
 
-from .burst import Dirty
+from .burst import MANY_IN_ALL, Dirty
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +59,16 @@ SPECIAL = (
 APPEARED = C.IN_CREATE | C.IN_MOVED_TO
 SELF_GONE = C.IN_DELETE_SELF | C.IN_MOVE_SELF | C.IN_UNMOUNT
 HEADER = struct.Struct("iIII")
-BUFFER = 1 << 20
+BUFFER = 1 << 16
+"""Two thousand events; more would have the allocator ask the kernel for memory at each read."""
+MOUNTINFO = "/proc/self/mountinfo"
 OCTAL = re.compile(rb"\\([0-7]{3})")
 LIMBO_SECONDS = 0.5
 RETRY_SECONDS = 30.0
+MEND_SECONDS = 2.0
+JOIN_SECONDS = 5.0
 NO_WATCH = frozenset({errno.ENOSPC, errno.ENOMEM})
+GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 GITIGNORE = b".gitignore"
 GITIGNORE_PADDED = GITIGNORE + b"\0"
 """As the kernel writes it: every name is followed by at least one NUL."""
@@ -102,9 +109,11 @@ class _Maps:
         if path is None or self.wd_of.get(path) != wd:
             return path
         del self.wd_of[path]
-        siblings = self.inside.get(RelPath(path.rpartition(b"/")[0]))
-        if siblings is not None:
-            siblings.discard(path)
+        above = RelPath(path.rpartition(b"/")[0])
+        siblings = self.inside.get(above, set())
+        siblings.discard(path)
+        if not siblings:
+            self.inside.pop(above, None)
         return path
 
     def below(self, top: RelPath) -> Iterator[tuple[int, RelPath]]:
@@ -139,10 +148,10 @@ class _Emitter(EventEmitter):
         self.maps = _Maps()
         self.files: set[tuple[RelPath, bytes]] = set()
         self.trees: set[RelPath] = set()
-        self.lost = False
-        self.unwatched: set[RelPath] = set()
-        self.pending: dict[RelPath, int] = {}
-        self.todo: deque[RelPath] = deque()
+        self.lost = tree.emitter is not None  # what its predecessor knew is not known here
+        self.unwatched: dict[RelPath, int] = {}
+        self.todo: OrderedDict[RelPath, None] = OrderedDict()
+        self.doing: RelPath | None = None
         self.wake = threading.Event()
         self.retry_at = float("inf")
         tree.emitter = self
@@ -162,7 +171,8 @@ class _Emitter(EventEmitter):
         self._retry_unwatched()
 
     def _adopt_next(self) -> None:
-        path = self.todo.popleft()
+        with self.lock:
+            path = self.doing = self.todo.popitem(last=False)[0]
         try:
             self._adopt(path)
         except Exception as error:  # the thread must not fall: what it missed is looked at in full
@@ -170,12 +180,8 @@ class _Emitter(EventEmitter):
             self.tree.broken(f"watching failed: {error}")
         with self.lock:
             self.trees.add(path)  # for what was written before the watch was there
-            left = self.pending[path] - 1
-            if left:
-                self.pending[path] = left
-            else:
-                del self.pending[path]
-        self.tree.on_dirty()
+            self.doing = None
+        self._tell()
 
     def _adopt(self, top: RelPath, *, first: bool = False) -> None:
         """Watches first and lists second, from the top down, sparing what the rules leave out."""
@@ -188,16 +194,13 @@ class _Emitter(EventEmitter):
         while waiting and self.should_keep_running():
             path, rules = waiting.pop()
             try:
-                seen.add(self._watch_dir(path))
+                seen.add(self.reader.watch(self._absolute(path), self, path))
             except OSError as error:
                 self._cannot_watch(path, error, first=first)
                 continue
-            if path in self.unwatched:
-                with self.lock:
-                    self.unwatched.discard(path)
             waiting += self._inner_dirs(path, rules)
-        if top == ROOT and not first:
-            self._drop_unmet(seen)
+        if not first and self.should_keep_running():
+            self._drop_unmet(top, seen)
 
     def _rules_of(self, path: RelPath) -> DirRules | None:
         """The rules in force inside a directory; None if it is left out itself."""
@@ -241,33 +244,42 @@ class _Emitter(EventEmitter):
                 out.append((inner, rules.child(name, self._gitignore(inner))))
         return out
 
-    def _watch_dir(self, path: RelPath) -> int:
-        wd = self.reader.watch(self._absolute(path), self)
+    def bind(self, wd: int, path: RelPath) -> None:
+        """Called under the reader's lock: an event that unbinds it again comes after this."""
         with self.lock:
             self.maps.bind(wd, path, time.monotonic())
-        return wd
+            self.unwatched.pop(path, None)
 
     def _cannot_watch(self, path: RelPath, error: OSError, *, first: bool) -> None:
+        """What is there and cannot be watched is looked at each time, and tried again."""
         if first and path == ROOT:
             raise WatchUnavailable(_limit_reason(error)) from error
-        if error.errno in NO_WATCH:
-            with self.lock:
-                self.unwatched.add(path)
-            self.retry_at = time.monotonic() + RETRY_SECONDS
+        with self.lock:
+            if error.errno in GONE:
+                self.unwatched.pop(path, None)
+            else:
+                self.unwatched[path] = error.errno or 0
+        self.retry_at = time.monotonic() + RETRY_SECONDS
 
-    def _drop_unmet(self, seen: set[int]) -> None:
-        """After a full walk, what it did not meet is gone or left out now."""
+    def _drop_unmet(self, top: RelPath, seen: set[int]) -> None:
+        """After a walk, what it did not meet is gone or left out now."""
         now = time.monotonic()
         with self.lock:
-            for wd in self.maps.path_of.keys() - seen - self.maps.limbo.keys():
+            known = set(self.maps.path_of) if top == ROOT else {w for w, _ in self.maps.below(top)}
+            for wd in known - seen - self.maps.limbo.keys():
                 self.maps.limbo[wd] = now
 
     def _detach(self, top: RelPath) -> None:
         """Puts the watches below a path that moved away aside, until they are met elsewhere."""
         now = time.monotonic()
         with self.lock:
-            for wd, _ in list(self.maps.below(top)):
+            first = not self.maps.limbo
+            for wd, _ in self.maps.below(top):
                 self.maps.limbo[wd] = now
+            for path in [path for path in self.unwatched if is_within(path, top)]:
+                del self.unwatched[path]
+            if first and self.maps.limbo:
+                self.wake.set()
 
     def _expire_limbo(self) -> None:
         deadline = time.monotonic() - LIMBO_SECONDS
@@ -281,9 +293,7 @@ class _Emitter(EventEmitter):
     def _retry_unwatched(self) -> None:
         if self.unwatched and time.monotonic() >= self.retry_at:
             self.retry_at = time.monotonic() + RETRY_SECONDS
-            with self.lock:
-                again, self.unwatched = self.unwatched, set()
-            for path in again:
+            for path in list(self.unwatched):
                 self.ask(path)
 
     def on_thread_stop(self) -> None:
@@ -298,38 +308,53 @@ class _Emitter(EventEmitter):
         """Has a directory adopted; until that is done every `take` names it as dirty."""
         with self.lock:
             self.trees.add(path)
-            self.pending[path] = self.pending.get(path, 0) + 1
-            self.todo.append(path)
+            self.todo[path] = None
         self.wake.set()
 
+    def _tell(self) -> None:
+        self.tree.noticed = time.monotonic()
+        self.tree.on_dirty()
+
     def on_files(self, files: set[tuple[RelPath, bytes]]) -> None:
+        """Names are padded, as the kernel writes them."""
         with self.lock:
             self.files |= files
+            if len(self.files) + len(self.trees) > MANY_IN_ALL:
+                self.files, self.trees, self.lost = set(), set(), True
         for path, name in files:
             if name.startswith(GITIGNORE_PADDED):
                 self.ask(path)
-        self.tree.on_dirty()
+        self._tell()
 
     def on_event(self, event: InotifyEvent) -> None:
         path = self.maps.path_of.get(event.wd)
         if path is None:
             return
-        mask = event.mask
         if not event.name:
-            self._on_self(path, mask)
-        elif mask & APPEARED:
-            inner = join(path, event.name)
-            self._detach(inner)
-            self.ask(inner)
+            self._on_self(path, event.mask)
+        elif event.mask & C.IN_ISDIR and event.wd in self.maps.limbo:
+            with self.lock:  # it has moved: what is at its old path now is none of its business
+                self.trees.add(join(path, event.name))
+        elif event.mask & C.IN_ISDIR:
+            self._on_dir(join(path, event.name), event.mask)
+        else:  # other workspaces watch this directory too
+            self.on_files({(path, event.name + b"\0")})
+            return
+        self._tell()
+
+    def _on_dir(self, path: RelPath, mask: int) -> None:
+        if mask & APPEARED:
+            self._detach(path)
+            self.ask(path)
         elif mask & (C.IN_MOVED_FROM | C.IN_DELETE):
-            inner = join(path, event.name)
-            self._detach(inner)
+            self._detach(path)
             with self.lock:
-                self.trees.add(inner)
+                self.trees.add(path)
+        elif any(is_within(denied, path) for denied in list(self.unwatched)):
+            self.ask(path)  # it may have become readable
         else:
             with self.lock:
-                self.files.add((path, event.name))
-        self.tree.on_dirty()
+                self.trees.add(path)
 
     def _on_self(self, path: RelPath, mask: int) -> None:
         if path == ROOT:
@@ -337,6 +362,8 @@ class _Emitter(EventEmitter):
                 self.lost = True
             if mask & SELF_GONE:
                 self.tree.root_gone = True
+            if self.unwatched:
+                self.ask(ROOT)
         elif mask & C.IN_UNMOUNT:
             self.ask(path)
 
@@ -347,24 +374,26 @@ class _Emitter(EventEmitter):
             if path == ROOT:
                 self.lost = True
                 self.tree.root_gone = True
+        self.reader.owners.pop(wd, None)
         if path == ROOT:
-            self.tree.on_dirty()
+            self._tell()
 
     def on_queue_overflow(self) -> None:
         """The watches survive; everything is looked at, and watches that were missed are added."""
         with self.lock:
             self.lost = True
             self.tree.overflows += 1
-        if ROOT not in self.pending:
-            self.ask(ROOT)
-        self.tree.on_dirty()
+        self.ask(ROOT)
+        self._tell()
 
     def take(self) -> Dirty:
         with self.lock:
             files, self.files = self.files, set()
             trees, self.trees = self.trees, set()
             lost, self.lost = self.lost, False
-            trees |= self.pending.keys() | self.unwatched
+            trees |= self.todo.keys()
+            if self.doing is not None:
+                trees.add(self.doing)
         paths = frozenset(join(path, name.rstrip(b"\0")) for path, name in files)
         return Dirty(paths, frozenset(trees), lost)
 
@@ -386,46 +415,60 @@ class _Reader(InotifyFD):
         self.owners: dict[int, _Emitter] = {}
         self.on_failure = on_failure
 
-    def watch(self, path: bytes, emitter: _Emitter) -> int:
+    def watch(self, path: bytes, emitter: _Emitter, known_as: RelPath) -> int:
         """Adds a watch, or finds the one that the directory has already."""
         with self._lock:
             found = self._get_or_create_watch(path, Mask(MASK))
             wd = int(found.wd)
             if wd == -1:
-                raise PermissionError(errno.EACCES, "may not be watched", path)
+                self._watch_for_wd.pop(found.wd, None)
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
             found.callbacks[id(emitter)] = emitter  # type: ignore[index]
-            self.owners[wd] = emitter
+            self._settle_owner(wd, found.callbacks)
+            emitter.bind(wd, known_as)
         return wd
+
+    def _settle_owner(self, wd: int, callbacks: dict[Any, Any]) -> None:
+        """Directories watched for one workspace alone take the short way; roots may overlap."""
+        only = next(iter(callbacks.values())) if len(callbacks) == 1 else None
+        if isinstance(only, _Emitter):
+            self.owners[wd] = only
+        else:
+            self.owners.pop(wd, None)
 
     def unwatch(self, wds: list[int], emitter: _Emitter) -> None:
         with self._lock:
             for wd in wds:
                 found = self._watch_for_wd.get(wd)  # type: ignore[call-overload]
-                if found is None or id(emitter) not in found.callbacks:
-                    continue
-                self._remove_callback(wd, id(emitter))  # type: ignore[arg-type]
-                if wd not in self._watch_for_wd:
-                    self.owners.pop(wd, None)
+                if found is not None and id(emitter) in found.callbacks:
+                    self._remove_callback(wd, id(emitter))  # type: ignore[arg-type]
+                    self._settle_owner(wd, found.callbacks)
 
     def run(self) -> None:
         try:
             while self.should_keep_running():
-                self._handle_batch(self._read_event_buffer(BUFFER))
+                buffer = self._read_event_buffer(BUFFER)
+                if not buffer and self.should_keep_running():
+                    raise OSError(errno.EBADF, "the descriptor was closed")
+                self._handle_batch(buffer)
         except Exception as error:  # must not die unseen: all workspaces scan from now on
             log.exception("the reader of file system events failed")
-            self.on_failure(f"the reader of events failed: {error}")
+            with self._lock:
+                self._is_reading = False  # else `close` waits for this thread to free the fds
+            if self.should_keep_running():
+                self.on_failure(f"the reader of events failed: {error}")
 
     def _handle_batch(self, buffer: bytes) -> None:
         """Gathers file events by workspace; anything else ends the gathering, to keep the order."""
         gathered: dict[_Emitter, set[tuple[RelPath, bytes]]] = {}
         at, end = 0, len(buffer)
-        unpack, owners, shared = HEADER.unpack_from, self.owners, self._watch_for_wd
+        unpack, owners = HEADER.unpack_from, self.owners
         while at < end:
             wd, mask, cookie, length = unpack(buffer, at)
             start = at + 16
             at = start + length
             owner = owners.get(wd)
-            if owner is not None and not mask & SPECIAL and length and _only_one(shared, wd):
+            if owner is not None and length and not mask & SPECIAL:
                 path = owner.maps.path_of.get(wd)
                 if path is not None:
                     gathered.setdefault(owner, set()).add((path, buffer[start:at]))
@@ -471,12 +514,18 @@ class Hub:
         self._numbers = itertools.count(1)
         self._waiting: dict[bytes, _Waiter] = {}
         self._trees: set[TreeSource] = set()
-        os.makedirs(cookies, mode=0o700, exist_ok=True)
-        for left in os.listdir(cookies):
-            os.unlink(os.path.join(cookies, left))
-        self._start()
+        self._changing = threading.RLock()
+        self._mounts = _Mounts()
+        try:
+            self._start()
+        except BaseException:
+            self._mounts.close()
+            raise
 
     def _start(self) -> None:
+        os.makedirs(self._cookies, mode=0o700, exist_ok=True)
+        for left in os.listdir(self._cookies):
+            os.unlink(os.path.join(self._cookies, left))
         try:
             self.reader = _Reader(self._on_failure)
         except OSError as error:
@@ -484,13 +533,25 @@ class Hub:
         self.reader.start()
         self.observer = _Observer(self.reader)
         self.observer.start()
-        self.reader.add_callback(self._cookies, C.IN_CREATE, self, id(self))  # type: ignore[arg-type]
+        try:
+            self.reader.add_callback(self._cookies, C.IN_CREATE, self, id(self))  # type: ignore[arg-type]
+        except OSError as error:
+            self._stop()
+            raise WatchUnavailable(_limit_reason(error)) from error
 
     def open(self, root: bytes, rules: RuleSet, on_dirty: Callable[[], None]) -> TreeSource:
         """Begins to watch a workspace; returns when every directory has its watch."""
-        tree = TreeSource(self, root, rules, on_dirty)
-        self.observer.add(tree)
-        self._trees.add(tree)
+        with self._changing:
+            if self.failure:
+                self.mend()
+            tree = TreeSource(self, root, rules, on_dirty)
+            tree.mounts = self._mounts.below(root)
+            self._trees.add(tree)
+            try:
+                self.observer.add(tree)
+            except BaseException:
+                self._trees.discard(tree)
+                raise
         return tree
 
     def barrier(self, seconds: float) -> bool:
@@ -502,37 +563,87 @@ class Hub:
         waiter = self._waiting[name] = _Waiter()
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-            return waiter.event.wait(seconds) and waiter.good
+            came = waiter.event.wait(seconds) and waiter.good
         except OSError as error:
             log.warning("no cookie could be placed: %s", error)
             return False
         finally:
             self._waiting.pop(name, None)
-            if os.path.exists(path):
+            with suppress(OSError):
                 os.unlink(path)
+        self._meet_mounts()
+        return came and not self.failure
+
+    def _meet_mounts(self) -> None:
+        """No event tells of what is mounted over a watched directory."""
+        with self._mounts.lock:
+            if self._mounts.changed():
+                for tree in list(self._trees):
+                    tree.remount(self._mounts.below(tree.root))
+
+    def mend(self) -> None:
+        """Restarts a reader that is silent; one that was only late is believed again."""
+        with self._changing:
+            if self.failure or not self.barrier(MEND_SECONDS):
+                self.restart()
+                return
+            for tree in self._trees:
+                if tree.trouble:
+                    tree.readopt()
 
     def restart(self) -> None:
         """A new reader for all workspaces, each of which looks at everything afterwards."""
-        self._stop()
-        self.failure = ""
-        self._start()
-        for tree in self._trees:
+        with self._changing:
+            if os.getpid() != self.pid:
+                return
+            self.failure = "the reader of events is being restarted"
+            self._release(good=False)
+            self._stop()
+            try:
+                self._start()
+            except (WatchUnavailable, OSError) as error:
+                self._on_failure(str(error))
+                return
+            for tree in self._trees:
+                self._readd(tree)
+            if self.reader.is_alive():
+                self.failure = ""
+
+    def _readd(self, tree: TreeSource) -> None:
+        try:
             self.observer.add(tree)
+        except (WatchUnavailable, OSError) as error:
+            tree.broken(str(error))
+        else:
             tree.trouble = ""
             tree.look_everywhere()
 
     def forget(self, tree: TreeSource) -> None:
-        self._trees.discard(tree)
+        """Ends the watching of a workspace, and frees its watches."""
+        with self._changing:
+            self._trees.discard(tree)
+            emitter, tree.emitter = tree.emitter, None
+            if emitter is None or os.getpid() != self.pid:
+                return
+            if self.observer._emitter_for_watch.get(emitter.watch) is emitter:
+                self.observer.unschedule(emitter.watch)
+                emitter.on_thread_stop()  # for the watch that its thread was just placing
 
     def close(self) -> None:
-        self._stop()
-        os.rmdir(self._cookies)
+        if os.getpid() != self.pid:
+            return
+        with self._changing:
+            self.failure = "it has been closed"
+            self._stop()
+            self._mounts.close()
+        with suppress(OSError):
+            os.rmdir(self._cookies)
 
     def _stop(self) -> None:
         self.observer.stop()
         self.observer.join()
         self.reader.stop()
-        self.reader.join()
+        self.reader.join(JOIN_SECONDS)  # one that hangs is left behind: its descriptor is closed
 
     def _on_failure(self, reason: str) -> None:
         self.failure = reason
@@ -559,14 +670,13 @@ class Hub:
         self._release(good=False)
 
     def on_queue_overflow(self) -> None:
-        """The cookie may be among the lost; but now everything is dirty, and that is as good."""
+        """The cookie may be among the lost; but now everything is dirty, and that is as good.
+
+        The trees are told of it here, since their own turn comes only after this one.
+        """
+        for tree in list(self._trees):
+            tree.look_everywhere()
         self._release(good=True)
-
-
-def _only_one(watches: dict[Any, Any], wd: int) -> bool:
-    """Whether a directory is watched for one workspace alone; roots may overlap."""
-    found = watches.get(wd)
-    return found is not None and len(found.callbacks) == 1
 
 
 @dataclass
@@ -584,24 +694,37 @@ class TreeSource:
         self.rules = rules
         self.on_dirty = on_dirty
         self.emitter: _Emitter | None = None
+        self.mounts: Mounts = {}
+        self.noticed = 0.0
         self.root_gone = False
         self.overflows = 0
         self.trouble = ""
 
     def take(self) -> Dirty:
-        """Where to look now; asked again, only what came since."""
-        return self.emitter.take() if self.emitter is not None else Dirty(lost=True)
+        """Where to look now; asked again, only what came since, and what is being adopted."""
+        emitter = self.emitter
+        return emitter.take() if emitter is not None else Dirty(lost=True)
+
+    def blind(self) -> frozenset[RelPath]:
+        """Subtrees of which no events come, to be looked at each time."""
+        emitter = self.emitter
+        unwatched = list(emitter.unwatched) if emitter is not None else []
+        foreign = (path for path, kind in self.mounts.items() if kind[1] not in EVENTFUL)
+        return frozenset((*unwatched, *foreign))
 
     def barrier(self, seconds: float) -> bool:
         return self.hub.barrier(seconds)
 
     def watched(self) -> int:
         """How many directories are being watched."""
-        return len(self.emitter.maps.path_of) if self.emitter is not None else 0
+        emitter = self.emitter
+        return len(emitter.maps.path_of) if emitter is not None else 0
 
     def degraded(self) -> str:
         """Why some directories are scanned instead of watched, if they are."""
-        count = len(self.emitter.unwatched) if self.emitter is not None else 0
+        emitter = self.emitter
+        reasons = list(emitter.unwatched.values()) if emitter is not None else []
+        count = sum(reason in NO_WATCH for reason in reasons)
         if not count:
             return ""
         return (
@@ -611,41 +734,102 @@ class TreeSource:
 
     def change_rules(self, rules: RuleSet) -> None:
         self.rules = rules
-        if self.emitter is not None:
-            self.emitter.ask(ROOT)
+        self._ask_all()
+
+    def remount(self, mounts: Mounts) -> None:
+        """Takes note of what is mounted below the root; if that is new, all is looked at anew."""
+        if mounts != self.mounts:
+            self.mounts = mounts
+            self._ask_all()
+
+    def readopt(self) -> None:
+        """Walks the whole root for watches that are missing."""
+        self.trouble = ""
+        self._ask_all()
+
+    def _ask_all(self) -> None:
+        emitter = self.emitter
+        if emitter is not None:
+            emitter.ask(ROOT)
+        self.noticed = time.monotonic()
+        self.on_dirty()
 
     def broken(self, reason: str) -> None:
         self.trouble = reason
         self.look_everywhere()
 
     def look_everywhere(self) -> None:
-        if self.emitter is not None:
-            with self.emitter.lock:
-                self.emitter.lost = True
+        emitter = self.emitter
+        if emitter is not None:
+            with emitter.lock:
+                emitter.lost = True
+        self.noticed = time.monotonic()
         self.on_dirty()
 
     def close(self) -> None:
         self.hub.forget(self)
-        emitter, self.emitter = self.emitter, None
-        if emitter is not None and emitter.watch in self.hub.observer._emitter_for_watch:
-            self.hub.observer.unschedule(emitter.watch)
 
 
-def event_trouble(root: bytes, mountinfo: str = "/proc/self/mountinfo") -> str:
+Mounts = dict[RelPath, tuple[bytes, str]]
+"""Where something is mounted below a root: the mount's number, and its kind of file system."""
+
+
+class _Mounts:
+    """Owns the descriptor by which the kernel tells that something was mounted or unmounted."""
+
+    def __init__(self, path: str = MOUNTINFO) -> None:
+        self.path = path
+        self.lock = threading.Lock()
+        self.poller = select.poll()
+        try:
+            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.poller.register(self.fd, select.POLLPRI)
+            self.poller.poll(0)
+        except OSError:
+            self.fd = -1
+
+    def changed(self) -> bool:
+        """Says so once for each change."""
+        return self.fd >= 0 and bool(self.poller.poll(0))
+
+    def below(self, root: bytes) -> Mounts:
+        try:
+            found = list(_mounted(self.path))
+        except OSError:
+            return {}
+        inside = root + b"/"
+        return {RelPath(p[len(inside) :]): (n, k) for n, p, k in found if p.startswith(inside)}
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def event_trouble(root: bytes, mountinfo: str = MOUNTINFO) -> str:
     """Why events cannot be relied on for a root, by its file system; empty if they can."""
     if not sys.platform.startswith("linux"):
         return "events are not complete on this system"
-    kind = _file_system(root, mountinfo)
+    try:
+        kind = _file_system(root, mountinfo)
+    except OSError:
+        return f"{mountinfo} does not say which file system it is on"
     return "" if kind in EVENTFUL else f"{kind or 'its file system'} does not tell of all changes"
 
 
 def _file_system(root: bytes, mountinfo: str) -> str:
     """The type of the mount that holds a path: the last of the longest mount points above it."""
     best, kind = b"", ""
+    for _, point, found in _mounted(mountinfo):
+        if len(point) >= len(best) and is_within(root, point.rstrip(b"/")):
+            best, kind = point, found
+    return kind
+
+
+def _mounted(mountinfo: str) -> Iterator[tuple[bytes, bytes, str]]:
+    """Number, mount point and kind of file system of each mount."""
     with open(mountinfo, "rb") as lines:
         for line in lines:
             fields = line.split()
             point = OCTAL.sub(lambda m: bytes([int(m[1], 8)]), fields[4])
-            if len(point) >= len(best) and is_within(root, point.rstrip(b"/")):
-                best, kind = point, fields[fields.index(b"-") + 1].decode("ascii", "replace")
-    return kind
+            yield fields[0], point, fields[fields.index(b"-") + 1].decode("ascii", "replace")

@@ -1,16 +1,20 @@
-"""How commands put numbers, permissions and long lists; pure."""
+"""How commands put numbers, permissions, paths and long lists."""
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 
 from core.model import Oid, RelPath, show_path
 
-from .output import clean
+from .output import clean, is_terminal, width
 
 LINES_OF_A_GROUP = 20
 SHORT_ID = 10
+CUT = "..."
+NO_END = 1_000_000
 
 
 def count(number: int, one: str, many: str = "") -> str:
@@ -46,7 +50,24 @@ def one_line(text: str, room: int) -> str:
 
 def left_cut(text: str, room: int) -> str:
     """A path whose end tells more than its beginning."""
-    return text if len(text) <= room else "..." + text[len(text) - room + 3 :]
+    if width(text) <= room:
+        return text
+    at = max(1, len(text) - room + len(CUT))
+    while at < len(text) and width(text[at:]) + len(CUT) > room:
+        at += 1
+    return CUT + text[at:]
+
+
+def path_line(before: str, path: str, after: str = "", *, full: bool = False) -> str:
+    """A line about a path, which is cut where a terminal would wrap it."""
+    return before + left_cut(path, columns(full=full) - width(before) - width(after)) + after
+
+
+def columns(*, full: bool = False) -> int:
+    """The room of a line; where there is no terminal, or all is wanted, no line is too long."""
+    if full or not is_terminal(sys.stdout):
+        return NO_END
+    return shutil.get_terminal_size().columns
 
 
 def local_time(time_ns: int) -> str:

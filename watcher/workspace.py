@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import threading
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from typing import Any, Literal
 
 from core.errors import Busy, TurnmarkError
 from core.history import MarkSpec
-from core.model import RelPath, rfc3339
+from core.model import RelPath, Snapshot, rfc3339
 from core.recorder import Recorder, Taken
 from core.rollback import finish_interrupted
 from core.roots import Root
@@ -39,6 +40,7 @@ Notify = Callable[[dict[str, object]], None]
 
 BARRIER_SECONDS = 0.25
 RETRY_SECONDS = 2.0
+RETRY_MOST = 30.0
 AUDIT_SECONDS = 600.0
 SCAN_SECONDS = 30.0
 ALWAYS_MOST = 20_000
@@ -59,7 +61,10 @@ class Settings:
 
 @dataclass
 class Ask:
-    """A task for the loop, and where its answer goes."""
+    """A task for the loop, and where its answer goes.
+
+    A task looks at the paths it is given (at everything for None): nobody else will.
+    """
 
     task: Task
     answer: Future[Any] = field(default_factory=Future)
@@ -77,21 +82,34 @@ class Workspace:
         self.settings = settings
         self.hub = hub
         self.notify = notify
-        self.state: State = "starting"
-        self.reason = ""
         self.ready = threading.Event()
-        self.last: Taken | None = None
+        self.last: Snapshot | None = None
         self.audit_findings = 0
         self.recorder: Recorder | None = None
+        self._shown: tuple[State, str] = ("starting", "")
         self._source: TreeSource | None = None
+        self._no_events = ""
+        self._observing: Observer = settings.observer
         self._identity: tuple[int, int] | None = None
         self._burst = Burst(settings.quiet, settings.longest)
         self._bell = threading.Condition()
         self._asks: deque[Ask] = deque()
         self._rung = False
+        self._changed = False
         self._stopping = False
         self._next_look = 0.0
+        self._retry = RETRY_SECONDS
+        self._held_until = 0.0
+        self._mend_at = 0.0
         self._thread = threading.Thread(target=self._run, name=f"turnmark-{root.id}", daemon=True)
+
+    @property
+    def state(self) -> State:
+        return self._shown[0]
+
+    @property
+    def reason(self) -> str:
+        return self._shown[1]
 
     # From other threads
 
@@ -110,7 +128,7 @@ class Workspace:
         return ask.answer
 
     def stop(self) -> None:
-        """Commits what is pending, then ends the loop."""
+        """Answers what was asked, commits what is pending, then ends the loop."""
         with self._bell:
             self._stopping = True
             self._bell.notify()
@@ -120,29 +138,24 @@ class Workspace:
         return not self._thread.is_alive()
 
     def change(self, settings: Settings) -> None:
-        """New settings from a reloaded configuration."""
-
-        def task(recorder: Recorder, paths: list[RelPath] | None) -> None:
-            self.settings = recorder_settings = settings
-            self._burst.quiet, self._burst.longest = settings.quiet, settings.longest
-            recorder.rules = recorder_settings.rules
-            if self._source is not None:
-                self._source.change_rules(settings.rules)
-            recorder.take(None, sync=settings.durable, note="the rules changed")
-
-        self.ask(task)
+        """New settings from a reloaded configuration; also while paused they are not forgotten."""
+        with self._bell:
+            self.settings = settings
+            self._changed = True
+            self._bell.notify()
 
     def status(self) -> dict[str, object]:
-        last = self.last
+        (state, reason), last = self._shown, self.last
+        recorder, source = self.recorder, self._source
         return {
             "id": self.root.id,
             "root": self.root.shown,
-            "state": self.state,
-            "reason": self.reason,
-            "files": self.recorder.tree.files if self.recorder is not None else None,
-            "pending": len(self._burst.dirty.files) + len(self._burst.dirty.trees),
-            "last_snapshot": rfc3339(last.snapshot.time_ns) if last else None,
-            "overflows": self._source.overflows if self._source is not None else 0,
+            "state": state,
+            "reason": reason,
+            "files": recorder.tree.files if recorder is not None else None,
+            "pending": len(self._burst),
+            "last_snapshot": rfc3339(last.time_ns) if last else None,
+            "overflows": source.overflows if source is not None else 0,
             "audit_findings": self.audit_findings,
         }
 
@@ -161,13 +174,13 @@ class Workspace:
                 try:
                     self._open(stack)
                     self._serve()
-                except Exception as error:  # one workspace's trouble is shown and tried again
+                except Exception as error:  # noqa: BLE001 - one workspace's trouble, shown and tried again
                     self._trouble(error)
-                    self._fail_asks(error)
+                    self._fail_asks()
                     stack.close()
-                    self._wait(RETRY_SECONDS)
-            self._fail_asks(_stopped(self.root))
-            self._close()
+                    self._pause(error)
+            self._set("paused", "it has been stopped")
+            self._fail_asks()
 
     def _open(self, stack: ExitStack) -> None:
         """Lock, watch, then look: what changes while looking is noticed by the watch."""
@@ -176,6 +189,7 @@ class Workspace:
         stack.callback(self._close)
         self._set("scanning", "the first look is under way")
         self._identity = self._identify()
+        self._use_settings()
         self.recorder = Recorder(store, self.root, self.settings.rules)
         self._refuse_empty_stranger(self.recorder)
         finish_interrupted(self.recorder)
@@ -184,8 +198,19 @@ class Workspace:
         self._settle_state()
         self.ready.set()
 
+    def _use_settings(self) -> Settings:
+        with self._bell:
+            self._changed = False
+            settings = self.settings
+        self._burst.quiet, self._burst.longest = settings.quiet, settings.longest
+        self._observing = settings.observer
+        return settings
+
     def _identify(self) -> tuple[int, int]:
-        info = os.stat(self.root.path)
+        try:
+            info = os.stat(self.root.path)
+        except OSError as error:
+            raise Paused(f"its directory cannot be reached ({error.strerror})") from error
         return info.st_dev, info.st_ino
 
     def _refuse_empty_stranger(self, recorder: Recorder) -> None:
@@ -198,12 +223,12 @@ class Workspace:
     def _open_source(self) -> None:
         trouble = event_trouble(self.root.path) if self.settings.observer == "auto" else ""
         if self.settings.observer == "scan" or self.hub is None or trouble:
-            self.reason = trouble or "events are switched off"
+            self._no_events = trouble or "events are switched off"
             return
         try:
             self._source = self.hub.open(self.root.path, self.settings.rules, self._ring)
         except WatchUnavailable as error:
-            self.reason = str(error)
+            self._no_events = str(error)
 
     def _ring(self) -> None:
         """Called by the reader of events; cheap while the loop has not yet come to look."""
@@ -214,26 +239,36 @@ class Workspace:
             self._bell.notify()
 
     def _baseline(self, recorder: Recorder) -> None:
+        """A full look; what was dirty before it need not be looked at once more."""
+        self._gather()
+        self._burst.take()
         first = recorder.last is None
         spec = MarkSpec("baseline", label="as it was found") if first else None
-        self._took(recorder.take(None, spec, sync=self.settings.durable, note="at start"))
-        self._next_look = time.monotonic() + self._interval()
+        self._take(None, "at start", spec)
+        self._put_off_look()
 
-    def _interval(self) -> float:
-        return self.settings.audit if self._source is not None else self.settings.scan
+    def _put_off_look(self) -> None:
+        source = self._source
+        blind = source is None or bool(source.blind()) or bool(source.trouble)
+        self._next_look = time.monotonic() + (self.settings.scan if blind else self.settings.audit)
 
     def _settle_state(self) -> None:
+        """After something went well."""
+        self._retry, self._held_until = RETRY_SECONDS, 0.0
+        self._show_state()
+
+    def _show_state(self) -> None:
         if self._source is None:
-            self._set("scan-only", self.reason)
+            self._set("scan-only", self._no_events)
         elif degraded := self._source.degraded() or self._source.trouble:
             self._set("degraded", degraded)
         else:
             self._set("watching", "")
 
     def _set(self, state: State, reason: str) -> None:
-        if (state, reason) != (self.state, self.reason):
+        if (state, reason) != self._shown:
             log.info("%s: %s %s", self.root.shown, state, reason)
-        self.state, self.reason = state, reason
+        self._shown = state, reason
 
     def _serve(self) -> None:
         while True:
@@ -241,28 +276,46 @@ class Workspace:
             if ask is not None:
                 self._answer(ask)
             elif self._stopping:
-                self._snapshot("at stop")
+                self._finish()
                 return
             else:
-                self._work()
+                self._tend()
+
+    def _tend(self) -> None:
+        """What is due without being asked for; a failure keeps its dirty paths and is retried."""
+        try:
+            if self._changed:
+                self._change()
+            self._mend()
+            self._work()
+        except TurnmarkError as error:
+            self._hold_off(error)
 
     def _next(self) -> Ask | None:
         """Waits for something to do; an ask, or None when time or events call."""
         with self._bell:
-            if not (self._asks or self._rung or self._stopping):
-                self._bell.wait(max(0.0, self._wake_at() - time.monotonic()))
-            if self._asks and not self._stopping:
-                return self._asks.popleft()
-        return None
+            while not self._called() and (left := self._wake_at() - time.monotonic()) > 0:
+                self._bell.wait(left)
+            return self._asks.popleft() if self._asks else None
+
+    def _called(self) -> bool:
+        """During a burst events need not wake the loop: it comes to look when the burst is due."""
+        fresh = self._rung and self._burst.first is None
+        return bool(self._asks) or fresh or self._changed or self._stopping
 
     def _wake_at(self) -> float:
         due = self._burst.due()
-        return self._next_look if due is None else min(due, self._next_look)
+        wake = self._next_look if due is None else min(due, self._next_look)
+        if self._source is not None and self._source.trouble:
+            wake = min(wake, self._mend_at)
+        return max(wake, self._held_until)
 
     def _work(self) -> None:
         self._gather()
         now = time.monotonic()
         due = self._burst.due()
+        if now < self._held_until:
+            return
         if due is not None and now >= due:
             self._check_root()
             self._snapshot("")
@@ -273,74 +326,163 @@ class Workspace:
     def _gather(self) -> None:
         """Moves what the source noticed into the burst."""
         self._rung = False
-        if self._source is not None:
-            self._burst.add(self._source.take(), time.monotonic())
+        source = self._source
+        if source is not None:
+            dirty = source.take()
+            self._burst.add(dirty, source.noticed or time.monotonic())
 
     def _snapshot(self, note: str) -> None:
-        self._gather()
-        if self._burst.dirty:
-            self._took(self._take(self._paths(self._burst.take()), note))
+        if len(self._burst):
+            self._look_at(self._burst.take(), note)
             self._settle_state()
 
-    def _take(self, paths: list[RelPath] | None, note: str) -> Taken:
-        assert self.recorder is not None
+    def _look_at(self, dirty: Dirty, note: str) -> Taken:
+        """What could not be looked at stays dirty."""
         try:
-            return self.recorder.take(paths, sync=self.settings.durable, note=note)
+            return self._take(self._paths(dirty), note)
         except Exception:
-            self._burst.add(Dirty(lost=True), time.monotonic())
+            self._burst.add(dirty, time.monotonic())
             raise
 
-    def _took(self, taken: Taken) -> None:
-        if taken.fresh or self.last is None:
-            self.last = taken
-            self.notify(
-                {
-                    "event": "snapshot",
-                    "workspace": self.root.id,
-                    "id": taken.snapshot.id.hex(),
-                    "seq": taken.snapshot.seq,
-                    "changed": taken.changed,
-                }
-            )
+    def _take(self, paths: list[RelPath] | None, note: str, mark: MarkSpec | None = None) -> Taken:
+        assert self.recorder is not None
+        taken = self.recorder.take(paths, mark, sync=self.settings.durable, note=note)
+        self._tell()
+        return taken
+
+    def _tell(self) -> None:
+        """Lets followers know of a snapshot that is new, whoever made it."""
+        last = self.recorder.last if self.recorder is not None else None
+        if last is None or (self.last is not None and self.last.id == last.id):
+            return
+        self.last = last
+        self.notify(
+            {
+                "event": "snapshot",
+                "workspace": self.root.id,
+                "id": last.id.hex(),
+                "seq": last.seq,
+                "changed": last.changed,
+            }
+        )
 
     def _paths(self, dirty: Dirty) -> list[RelPath] | None:
         """Where to look: also at what events cannot tell of."""
         paths = dirty.paths()
         assert self.recorder is not None
         always = self.recorder.always
-        if paths is None or len(always) > ALWAYS_MOST:
+        if paths is None or len(always) > ALWAYS_MOST or self._newly_linked(dirty, always):
             return None
-        return sorted({*paths, *always})
+        blind = self._source.blind() if self._source is not None else ()
+        return sorted({*paths, *always, *blind})
+
+    def _newly_linked(self, dirty: Dirty, known: set[RelPath]) -> bool:
+        """A file that has got a second name: only a full look finds the first one."""
+        return any(self._linked(path) for path in dirty.files - known)
+
+    def _linked(self, path: RelPath) -> bool:
+        try:
+            info = os.lstat(self.root.path + b"/" + path)
+        except OSError:
+            return False
+        return info.st_nlink > 1 and stat.S_ISREG(info.st_mode)
 
     def _audit(self) -> None:
         """A full look while nothing happens: what it finds, no event has told of."""
-        quiet = not self._burst.dirty
-        taken = self._take(None, "found by a full look")
-        self._took(taken)
-        if taken.fresh and quiet and self._source is not None:
+        if self._source is None:
+            self._open_source()  # what was short may be free again
+        dirty = self._where()
+        if not dirty.lost:
+            self._look_at(dirty, "")
+        taken = self._look_at(Dirty(lost=True), "found by a full look")
+        if self._source is not None and not self._source.trouble:
+            self._count_findings(self._source, taken)
+        self._put_off_look()
+        self._settle_state()
+
+    def _count_findings(self, source: TreeSource, taken: Taken) -> None:
+        """Only where nothing was noticed meanwhile, which the look may have seen as well."""
+        if not taken.fresh or not source.barrier(BARRIER_SECONDS):
+            return
+        self._gather()
+        if not len(self._burst):
             self.audit_findings += taken.changed
             log.warning("%s: %d changes came without events", self.root.shown, taken.changed)
-        self._next_look = time.monotonic() + self._interval()
-        self._settle_state()
+
+    def _change(self) -> None:
+        """Puts new settings into force."""
+        old = self._observing
+        settings = self._use_settings()
+        assert self.recorder is not None
+        same = self.recorder.rules == settings.rules
+        self.recorder.rules = settings.rules
+        self._put_off_look()
+        if old != settings.observer:
+            self._close_source()
+            self._open_source()
+        elif self._source is not None and not same:
+            self._source.change_rules(settings.rules)
+        if not same or old != settings.observer:
+            self._burst.add(Dirty(lost=True), time.monotonic())
+            self._check_root()
+            self._snapshot("the rules changed")
+
+    def _mend(self) -> None:
+        """Has a watcher that was found silent restarted; until then everything is scanned."""
+        source, now = self._source, time.monotonic()
+        if self.hub is None or source is None or not source.trouble or now < self._mend_at:
+            return
+        self.hub.mend()
+        self._mend_at = time.monotonic() + RETRY_SECONDS
+        if not self._held_until:
+            self._show_state()
+
+    def _finish(self) -> None:
+        """The last snapshot, of what was written before the stop."""
+        dirty = self._where()
+        self._check_root()
+        if dirty:
+            self._look_at(dirty, "at stop")
 
     # Asks
 
     def _answer(self, ask: Ask) -> None:
         """Barrier first: everything that was written before the ask is looked at."""
+        if not ask.answer.set_running_or_notify_cancel():
+            return
         dirty = Dirty(lost=True)
         try:
-            self._check_root()
             dirty = self._where()
+            self._check_root()
             assert self.recorder is not None
             result = ask.task(self.recorder, None if ask.full else self._paths(dirty))
-        except Exception as error:  # the asker is told; what was dirty still is
+        except Exception as error:  # noqa: BLE001 - the asker is told; dirty stays dirty
             self._burst.add(dirty, time.monotonic())
-            ask.answer.set_exception(error)
-            if not isinstance(error, TurnmarkError):
-                raise
+            self._refuse(ask, error)
         else:
             ask.answer.set_result(result)
             self._settle_state()
+            self._tell()
+
+    def _refuse(self, ask: Ask, error: Exception) -> None:
+        """A failure that says what it is leaves the records as they were; others may not."""
+        if isinstance(error, Paused):
+            self._trouble(error)
+            ask.answer.set_exception(self._paused())
+            raise error
+        ask.answer.set_exception(error)
+        if not isinstance(error, TurnmarkError):
+            log.error("%s: a task failed", self.root.shown, exc_info=error)
+            self._renew()
+
+    def _renew(self) -> None:
+        """Reads the records anew, after a task has died at a place that nobody foresaw."""
+        assert self.recorder is not None
+        old, self.recorder = self.recorder, None
+        old.close()
+        self.recorder = Recorder(old.store, self.root, old.rules)
+        self._burst.add(Dirty(lost=True), time.monotonic())
+        finish_interrupted(self.recorder)
 
     def _where(self) -> Dirty:
         """What to look at: known by events once the barrier has come back, else everything."""
@@ -357,14 +499,22 @@ class Workspace:
 
     def _check_root(self) -> None:
         """A root that is gone, replaced or unmounted is no reason to record that all is deleted."""
-        try:
-            now = self._identify()
-        except OSError as error:
-            raise Paused(f"its directory cannot be reached ({error.strerror})") from error
-        if now != self._identity:
+        if self._identify() != self._identity:
             raise Paused("another directory has taken its place")
         if self._source is not None and self._source.root_gone:
             raise Paused("its directory was moved or unmounted")
+
+    def _hold_off(self, error: TurnmarkError) -> None:
+        """Most often a full disk: the watch goes on, and the snapshot is tried again later.
+
+        When it lasts, all is opened anew: the store itself may have been taken away.
+        """
+        if self._retry > RETRY_SECONDS * 8:
+            raise error
+        log.warning("%s: %s", self.root.shown, error)
+        self._set("degraded", str(error))
+        self._held_until = time.monotonic() + self._retry
+        self._retry *= 2
 
     def _trouble(self, error: Exception) -> None:
         if isinstance(error, Busy):
@@ -378,26 +528,37 @@ class Workspace:
             log.error("%s failed", self.root.shown, exc_info=error)
             self._set("paused", f"an unexpected error: {error!r}; see the log")
 
-    def _fail_asks(self, error: Exception) -> None:
+    def _fail_asks(self) -> None:
         with self._bell:
             asks, self._asks = self._asks, deque()
         for ask in asks:
-            ask.answer.set_exception(
-                TurnmarkError(f"{self.root.shown} is paused: {self.reason or error}.", "")
-            )
+            if ask.answer.set_running_or_notify_cancel():
+                ask.answer.set_exception(self._paused())
 
-    def _wait(self, seconds: float) -> None:
+    def _paused(self) -> TurnmarkError:
+        if self._stopping:
+            return _stopped(self.root)
+        return TurnmarkError(f"{self.root.shown} is paused: {self.reason}.", "See the log.")
+
+    def _pause(self, error: Exception) -> None:
+        """Until it is time to try again, or somebody asks for something."""
+        quick = isinstance(error, Paused | Busy)
+        seconds = RETRY_SECONDS if quick else self._retry
+        self._retry = RETRY_SECONDS if quick else min(2 * self._retry, RETRY_MOST)
         with self._bell:
-            if not self._stopping:
+            if not (self._stopping or self._asks or self._changed):
                 self._bell.wait(seconds)
 
+    def _close_source(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()
+
     def _close(self) -> None:
-        if self._source is not None:
-            self._source.close()
-            self._source = None
-        if self.recorder is not None:
-            self.recorder.close()
-            self.recorder = None
+        self._close_source()
+        recorder, self.recorder = self.recorder, None
+        if recorder is not None:
+            recorder.close()
 
 
 class Paused(Exception):

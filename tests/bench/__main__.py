@@ -120,7 +120,7 @@ def _save(path: str, results: list[Result], wrong: list[str], *, quick: bool) ->
         "quick": quick,
         "python": platform.python_version(),
         "cores": os.cpu_count(),
-        "rows": [result.to_json() for result in results],
+        "rows": [result.to_json(judge=not quick) for result in results],
         "wrong": wrong,
     }
     Path(path).write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")

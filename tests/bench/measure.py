@@ -48,9 +48,9 @@ class Result:
             return "-"
         return "met" if self.target.met(self.ratio) else "MISSED"
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self, *, judge: bool) -> dict[str, object]:
         target = str(self.target) if self.target else None
-        return asdict(self) | {"target": target, "verdict": self.verdict}
+        return asdict(self) | {"target": target, "verdict": self.verdict if judge else None}
 
 
 def seconds(act: Act) -> float:

@@ -72,7 +72,7 @@ def command(
     if context.json:
         answer(context, {"from": names[0], "to": names[1], **as_json(found)})
     elif not context.quiet:
-        _print(context, _stat(found) if stat else _patch(found, hidden), full=full)
+        _print(context, _stat(found, full=full) if stat else _patch(found, hidden), full=full)
         if not found:
             note(context, f"Nothing differs between {names[0]} and {names[1]}.")
     say_damage(context, view.timeline.damage)
@@ -118,9 +118,9 @@ def _extras(found: Difference) -> Iterator[str]:
         yield f"mode change {octal(moded.old)} => {octal(moded.new)} {named(moded.path)}"
 
 
-def _stat(found: Difference) -> Iterator[bytes]:
+def _stat(found: Difference, *, full: bool) -> Iterator[bytes]:
     """One line per path, and the sum."""
-    lines = [*change_lines(found), f"  {total(found)}"] if found else []
+    lines = [*change_lines(found, full=full), f"  {total(found)}"] if found else []
     yield from (line.encode("utf-8", "surrogateescape") + b"\n" for line in lines)
 
 

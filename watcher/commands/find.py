@@ -9,14 +9,16 @@ from core.versions import Sighting, find, find_text
 
 from ..context import Context, pass_context
 from ..differences import Private
-from ..output import Table, age, answer, note
+from ..output import Table, age, answer, note, width
 from ..views import View, dir_option, open_view, private_paths, say_damage
-from ..words import named, one_line, short
+from ..words import columns, left_cut, named, one_line, short
 
 LINE_ROOM = 60
+OTHERS = 43
+"""What the columns need that are not cut."""
 
 
-@click.command(epilog="Get one back with `turnmark rollback ID PATH`, ID being that of LAST.")
+@click.command(epilog="ID and POINT are of LAST: `turnmark rollback ID PATH` gets it back.")
 @click.argument("pattern", required=False)
 @click.option("--text", metavar="TEXT", help="Look into the files' contents instead.")
 @click.option("--private", is_flag=True, help="Show the lines of private files too.")
@@ -41,32 +43,40 @@ def command(
 
 
 def _answer(view: View, found: list[Sighting], hidden: Private, *, with_lines: bool) -> None:
-    rows = [_row(view, one, hidden, with_lines) for one in found]
-    columns = ("PATH", "FIRST", "LAST", "ID", *(["LINE"] if with_lines else []))
-    table = [Table(columns, rows)] if rows else []
+    room = columns() - OTHERS
+    lines = [_line(one, hidden, room // 2) for one in found] if with_lines else []
+    room -= max(map(width, lines), default=0)
+    rows = [
+        (left_cut(_name(one), room), *lines[at : at + 1], *_row(view, one))
+        for at, one in enumerate(found)
+    ]
+    names = ("PATH", *(["LINE"] if with_lines else []), "FIRST", "LAST", "POINT", "ID")
+    table = [Table(names, rows, ("POINT",))] if rows else []
     answer(view.context, {"found": [_json(view, one, hidden) for one in found]}, *table)
     if not found:
         note(view.context, "Nothing found in any snapshot of this workspace.")
 
 
-def _row(view: View, one: Sighting, hidden: Private, with_line: bool) -> tuple[object, ...]:
-    slash = "/" if one.entry.mode == TREE else ""
-    line = [_line(one, hidden)] if with_line else []
-    last = "still there" if one.still else _when(view, one.last)
-    return named(one.path) + slash, _when(view, one.first), last, short(one.last.id), *line
+def _name(one: Sighting) -> str:
+    return named(one.path) + "/" * (one.entry.mode == TREE)
 
 
-def _when(view: View, snapshot: Snapshot) -> str:
-    number = view.numbers.get(snapshot.id)
-    return age(snapshot.time_ns) + (f" (point {number})" if number else "")
+def _row(view: View, one: Sighting) -> tuple[object, ...]:
+    last = "still there" if one.still else _ago(one.last)
+    return _ago(one.first), last, view.numbers.get(one.last.id, ""), short(one.last.id)
 
 
-def _line(one: Sighting, hidden: Private) -> str:
+def _ago(snapshot: Snapshot) -> str:
+    return age(snapshot.time_ns).removesuffix(" ago")
+
+
+def _line(one: Sighting, hidden: Private, room: int) -> str:
     if one.line is None:
         return ""
     if hidden(one.path):
         return f"{one.line.number}: (private)"
-    return f"{one.line.number}: {one_line(show_path(one.line.text), LINE_ROOM)}"
+    text = show_path(one.line.text)
+    return one_line(f"{one.line.number}: {text}", min(room, LINE_ROOM))
 
 
 def _json(view: View, one: Sighting, hidden: Private) -> dict[str, object]:

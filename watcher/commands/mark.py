@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import click
 
-from core.history import MarkSpec
 from core.turns import label_of
 
-from ..access import recording, synced, taken_json
+from ..acting import acting
 from ..context import Context, pass_context
 from ..output import answer
-from ..words import short
 
 
 @click.command()
@@ -19,10 +17,6 @@ from ..words import short
 @pass_context
 def command(context: Context, message: str, directory: str | None) -> None:
     """Set a rollback point of your own in DIR, whether anything changed or not."""
-    with recording(context, directory, create=True) as recorder:
-        spec = MarkSpec("manual", label=label_of(message))
-        taken = recorder.take(mark=spec, sync=synced(context))
-        assert taken.mark is not None
-        name = f' "{spec.label}"' if spec.label else ""
-        says = f"Marked {recorder.root.shown}{name}: {short(taken.snapshot.id)}."
-        answer(context, taken_json(taken, taken.mark.seq), says)
+    params = {"label": label_of(message)}
+    with acting(context, directory, "mark", params, create=True) as (data, people):
+        answer(context, data, *people["lines"])

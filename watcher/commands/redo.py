@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import click
 
-from core.recorder import Recorder
-from core.rollback import redo_request
-
 from ..context import Context, pass_context
-from ..rollbacks import How, Wish, options, run
+from ..rollbacks import How, options, run
 
 
 @click.command()
@@ -19,10 +16,6 @@ def command(
 ) -> int:
     """Do the last undone rollback again."""
 
-    def wanted(recorder: Recorder) -> Wish | None:
-        request = redo_request(recorder.store, recorder.root.id)
-        return Wish(request, f"Redo: on to the state {request.label}") if request else None
-
     where = ("--dir", directory) if directory else ()
     how = How(("redo", *where), dry_run, plan, yes, full, directory)
-    return run(context, how, wanted, "There is no undone rollback.")
+    return run(context, how, "redo", {}, "There is no undone rollback.")

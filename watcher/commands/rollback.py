@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
-from core.recorder import Recorder
-from core.rollback import Request
-from core.timeline import Target, Timeline
+from core.model import show_path
 
-from ..access import rel_path
+from ..access import opened, rel_path
 from ..context import Context, pass_context
-from ..rollbacks import How, Wish, options, run
-from ..words import one_line, short
-
-LABEL_ROOM = 60
+from ..rollbacks import How, options, run
 
 
 @click.command(
@@ -37,24 +30,10 @@ def command(
 ) -> int:
     """Make the directory, or only PATHs, equal to POINT (default: @, the newest)."""
 
-    def wanted(recorder: Recorder) -> Wish:
-        timeline = Timeline(recorder.store, recorder.root.id)
-        target = timeline.resolve(point, time.time_ns())
-        tops = tuple(rel_path(context, recorder.root, path) for path in paths)
-        request = Request(target.snapshot, target.seq, _lasting(target), "rollback", tops)
-        return Wish(request, f"Rollback to {target.label}")
-
+    params: dict[str, object] = {"point": point}
+    if paths:
+        _, root = opened(context, directory, False)
+        params["paths"] = [show_path(rel_path(context, root, path)) for path in paths]
     where = ("--dir", directory) if directory else ()
     how = How(("rollback", point, *paths, *where), dry_run, plan, yes, full, directory)
-    return run(context, how, wanted, "")
-
-
-def _lasting(target: Target) -> str:
-    """What the history will call the point: its number in the list will be another's soon."""
-    point = target.point
-    if point is None or point.kind not in ("turn", "manual", "baseline", "import"):
-        return f"snapshot {short(target.snapshot)}"
-    end = "the end of " if target.snapshot != point.id else ""
-    name = f"turn {point.turn}" if point.kind == "turn" else f"snapshot {short(point.id)}"
-    label = f', "{one_line(point.label, LABEL_ROOM)}"' if point.label else ""
-    return f"{end}{name}{label}"
+    return run(context, how, "rollback", params, "")

@@ -17,7 +17,7 @@ from ..context import Context, pass_context
 from ..differences import Difference, as_json, change_lines, difference, total
 from ..output import age, answer
 from ..views import View, dir_option, full_option, open_view, say_damage
-from ..words import capped, count, local_time, named, one_line, short
+from ..words import capped, columns, count, local_time, named, one_line, path_line, short
 
 MEANING = {
     "excluded": "left out by the exclude patterns",
@@ -89,14 +89,14 @@ def _between(view: View, old: Oid, new: Oid) -> Difference:
 def _header(target: Target, snapshot: Snapshot) -> Iterator[str]:
     point = target.point
     yield _title(target, snapshot)
-    label = one_line(point.label, 200) if point else ""
+    label = one_line(point.label, min(200, columns() - 9)) if point else ""
     time_ns = point.time_ns if point and point.id == snapshot.id else snapshot.time_ns
     if label:
         yield f"  label  {label}"
     yield f"  time   {local_time(time_ns)}, {age(time_ns)}"
     yield f"  id     {snapshot.id.hex()}{', pinned' if _pinned(point) else ''}"
     yield f"  holds  {count(snapshot.total, 'file')}, {count(snapshot.gaps, 'gap')}"
-    if snapshot.note and snapshot.note != label:
+    if snapshot.note and not label:
         yield f"  note   {one_line(snapshot.note, 200)}"
 
 
@@ -130,7 +130,7 @@ def _part_lines(parts: list[Part], full: bool) -> Iterator[str]:
     for part in parts:
         yield ""
         yield _part_title(part)
-        yield from capped(change_lines(part.difference), full=full)
+        yield from capped(change_lines(part.difference, full=full), full=full)
 
 
 def _part_title(part: Part) -> str:
@@ -150,7 +150,9 @@ def _gap_lines(about: About, full: bool) -> Iterator[str]:
     yield f"Not held: {count(len(gaps), 'path')}"
     for reason in sorted({gap.reason for gap in gaps}):
         yield f"  {reason}: {MEANING[reason]}"
-        paths = [f"    {named(gap.path)}" for gap in gaps if gap.reason == reason]
+        paths = [
+            path_line("    ", named(gap.path), full=full) for gap in gaps if gap.reason == reason
+        ]
         yield from capped(paths, full=full)
 
 

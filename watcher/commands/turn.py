@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Mapping
 
 import click
 
-from core import turns
-from core.errors import TurnmarkError
-from core.model import Status
-from core.recorder import Recorder, Taken
-from core.roots import Root
+from core.turns import label_of
 
-from ..access import locked, maintain, open_store, synced, taken_json
+from ..acting import Told, tell, tidy_after
 from ..cli import EXCEPTIONS, OK
 from ..context import Context, pass_context
 from ..output import answer, fail
-from ..words import short
 
 NUMBER = click.IntRange(min=0)
-Tell = Callable[[Recorder], Taken]
 
 
 @click.group()
@@ -58,21 +51,16 @@ def begin(
     directories: tuple[str, ...],
 ) -> int:
     """A turn begins: the state before it becomes a point."""
-
-    def tell(recorder: Recorder) -> Taken:
-        return turns.begin(
-            recorder,
-            session,
-            turn_id=turn_id,
-            prompt=prompt,
-            agent=agent,
-            messages=messages,
-            pid=pid,
-            labels=context.config.agents.labels,
-            sync=synced(context),
-        )
-
-    return _tell(context, directories, tell, create=True)
+    params = {
+        "session": session,
+        "turn_id": turn_id,
+        "prompt": label_of(prompt),
+        "agent": agent,
+        "messages": messages,
+        "pid": pid,
+        "run": context.env.get("TURNMARK_SESSION"),
+    }
+    return _tell(context, directories, "turn.begin", params, create=True)
 
 
 @command.command()
@@ -97,59 +85,31 @@ def end(
     directories: tuple[str, ...],
 ) -> int:
     """The turn ends: its changes are what lies between begin and end."""
-
-    def tell(recorder: Recorder) -> Taken:
-        return turns.end(
-            recorder,
-            session,
-            turn_id=turn_id,
-            status=cast(Status, status),
-            messages=messages,
-            sync=synced(context),
-        )
-
-    return _tell(context, directories, tell, create=False)
+    params = {"session": session, "turn_id": turn_id, "messages": messages, "status": status}
+    return _tell(context, directories, "turn.end", params, create=False)
 
 
-def _tell(context: Context, directories: tuple[str, ...], tell: Tell, *, create: bool) -> int:
-    """Marks every workspace; trouble with one does not cost the others their mark."""
-    done: list[tuple[Root, Taken]] = []
-    failed: list[tuple[str, TurnmarkError]] = []
-    for directory in dict.fromkeys(directories) or (None,):
-        try:
-            with locked(context, directory, create=create) as recorder:
-                done.append((recorder.root, tell(recorder)))
-        except TurnmarkError as error:
-            failed.append((directory or ".", error))
-    if not done:
-        raise failed[0][1]
-    _answer(context, done, failed)
-    maintain(context, open_store(context), [root for root, _ in done])
-    return EXCEPTIONS if failed else OK
-
-
-def _answer(
+def _tell(
     context: Context,
-    done: list[tuple[Root, Taken]],
-    failed: list[tuple[str, TurnmarkError]],
-) -> None:
-    errors = [{"dir": where, "error": e.message, "hint": e.hint} for where, e in failed]
-    data = {"marks": [_mark_json(taken) for _, taken in done]}
-    answer(context, {**data, "errors": errors} if errors else data, *map(_says, done))
+    directories: tuple[str, ...],
+    action: str,
+    params: Mapping[str, object],
+    *,
+    create: bool,
+) -> int:
+    told = tell(context, directories, action, params, create=create)
+    if not told.marks:
+        raise told.failed[0][1]
+    _answer(context, told)
+    tidy_after(context, told)
+    return EXCEPTIONS if told.failed else OK
+
+
+def _answer(context: Context, told: Told) -> None:
+    errors = [{"dir": where, "error": e.message, "hint": e.hint} for where, e in told.failed]
+    data: dict[str, object] = {"marks": [mark for mark, _ in told.marks]}
+    lines = [line for _, people in told.marks for line in people["lines"]]
+    answer(context, {**data, "errors": errors} if errors else data, *lines)
     if not context.json:
-        for where, error in failed:
+        for where, error in told.failed:
             fail(f"{where}: {error.message}", error.hint)
-
-
-def _mark_json(taken: Taken) -> dict[str, object]:
-    assert taken.mark is not None
-    mark = taken.mark
-    named = {"session": mark.session, "turn": mark.turn, "turn_id": mark.turn_id}
-    return {**taken_json(taken, mark.seq), **named}
-
-
-def _says(one: tuple[Root, Taken]) -> str:
-    root, taken = one
-    assert taken.mark is not None
-    what = "begins" if taken.mark.kind == "turn-begin" else "ends"
-    return f"Turn {taken.mark.turn} {what} in {root.shown}: {short(taken.snapshot.id)}."

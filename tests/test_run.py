@@ -1,0 +1,256 @@
+"""`turnmark run`: the agent has the terminal, the signals and the last word."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import termios
+import time
+
+import pytest
+
+from tests.live import COMMAND, DEADLINE, Live, is_running, until
+from tests.stores import fsck
+from tests.trees import build
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def live(tmp_path):
+    made = Live(tmp_path)
+    yield made
+    made.close()
+    if (tmp_path / "data/store").exists():
+        fsck(tmp_path / "data/store")
+
+
+@pytest.fixture
+def work(live):
+    return live.workspace(a="1\n")
+
+
+class Terminal:
+    """Owns a terminal with a command line in its foreground."""
+
+    def __init__(self, live, work, *words):
+        self.live = live
+        self.shown = ""
+        self.ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (24, 200))
+        start = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); " + COMMAND[-1]
+        self.process = subprocess.Popen(
+            [*COMMAND[:-1], start, *words],
+            cwd=work,
+            env={**live.env, "TERM": "xterm"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def until(self, pattern):
+        """Reads until the terminal has shown it."""
+        end = time.monotonic() + DEADLINE
+        while not (found := re.search(pattern, self.shown)):
+            assert time.monotonic() < end, self.shown
+            self.read()
+        return found
+
+    def read(self):
+        if not select.select([self.ours], [], [], 0.1)[0]:
+            return True
+        try:
+            part = os.read(self.ours, 65536)
+        except OSError:  # Linux says EIO when the last program on the terminal is gone
+            return False
+        self.shown += part.decode().replace("\r\n", "\n")
+        return bool(part)
+
+    def type(self, keys):
+        os.write(self.ours, keys.encode())
+
+    def end(self):
+        """The exit code, when all has been shown."""
+        end = time.monotonic() + DEADLINE
+        while self.read():
+            assert time.monotonic() < end, self.shown
+        return self.process.wait(DEADLINE)
+
+    def close(self):
+        self.live.note_pid()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.ours)
+
+
+@pytest.fixture
+def terminal(live, work):
+    made = []
+
+    def begin(*words):
+        made.append(Terminal(live, work, *words))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.close()
+
+
+def test_the_run_is_one_turn_where_the_agent_tells_of_none(live, work):
+    code, out, err = live.run(
+        "run", "--", "sh", "-c", "echo 2 > a; echo $TURNMARK_SESSION", cwd=work
+    )
+    assert code == 0
+    assert out.startswith("run-")
+    assert "1 turn, 1 file changed; take the last one back: turnmark rollback @" in err
+    point = live.points(work)[0]
+    assert (point["kind"], point["session"], point["status"]) == ("turn", out.strip(), "ok")
+    assert live.run("rollback", "@", "--yes", cwd=work)[0] == 0
+    assert (work / "a").read_text() == "1\n"
+
+
+def test_the_agents_own_turns_take_the_place_of_the_run(live, work):
+    turns = "; ".join(
+        f"$TM turn begin --session mine --prompt p{n}; echo {n} > f{n}; $TM turn end --session mine"
+        for n in (1, 2)
+    )
+    live.env["TM"] = f"{COMMAND[0]} -EP {live.base}/tm.py"
+    (live.base / "tm.py").write_text(COMMAND[-1])
+    err = live.run("run", "--quiet", "--", "sh", "-c", turns, cwd=work)[2]
+    assert err == ""
+    turns = [point for point in live.points(work) if point["kind"] == "turn"]
+    assert [(point["session"], point["label"]) for point in turns] == [
+        ("mine", "p2"),
+        ("mine", "p1"),
+    ]
+    assert live.status()["sessions"] == []
+
+
+def test_turns_under_the_name_of_the_run_are_its_turns(live, work):
+    script = (
+        "$TM turn begin --session $TURNMARK_SESSION --prompt one; echo 2 > a; "
+        "$TM turn end --session $TURNMARK_SESSION"
+    )
+    live.env["TM"] = f"{COMMAND[0]} -EP {live.base}/tm.py"
+    (live.base / "tm.py").write_text(COMMAND[-1])
+    err = live.run("run", "--session", "s", "--", "sh", "-c", script, cwd=work)[2]
+    assert "1 turn, 1 file changed" in err
+    (turn,) = (point for point in live.points(work) if point["kind"] == "turn")
+    assert (turn["label"], turn["status"]) == ("one", "ok")
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "status"),
+    [("exit 0", 0, "ok"), ("exit 2", 2, "error"), ("kill -9 $$", 137, "interrupted")],
+)
+def test_it_exits_as_the_agent_did(live, work, script, code, status):
+    assert live.run("run", "--", "sh", "-c", f"echo 2 > a; {script}", cwd=work)[0] == code
+    assert live.points(work)[0]["status"] == status
+
+
+def test_several_directories_are_one_session(live, work):
+    other = live.workspace("other", b="1")
+    script = f"echo 2 > {work}/a; echo 2 > {other}/b"
+    err = live.run("run", str(work), str(other), "--", "sh", "-c", script)[2]
+    assert (
+        f"1 turn, 2 files changed; take the last one back: turnmark rollback @ --dir {work}" in err
+    )
+    assert [live.points(path)[0]["kind"] for path in (work, other)] == ["turn", "turn"]
+
+
+def test_what_cannot_be_run_or_watched_is_said_before_anything_begins(live, work):
+    assert live.run("run", "--", "no-such-program", cwd=work)[0] == 65
+    assert live.run("run", "sh", cwd=work)[0] == 64
+    assert live.run("run", "--", cwd=work)[0] == 64
+    code, _, err = live.run("run", "/", "--", "touch", str(work / "no"))
+    assert (code, "cannot be a workspace" in err) == (65, True)
+    assert not (work / "no").exists()
+
+
+def test_the_agent_has_the_terminal(terminal):
+    on = terminal(
+        "run", "--", "sh", "-c", "tty; test -t 0 && test -t 2; echo is $?; read x; echo got $x"
+    )
+    on.until("is 0")
+    assert "/dev/pts/" in on.shown
+    on.type("hello\n")
+    on.until("got hello")
+    assert on.end() == 0
+    assert "no files changed" in on.shown
+
+
+def test_an_interrupt_is_the_agents(terminal, live, work):
+    script = "trap 'echo caught' INT; echo ready; read x; read x; echo 2 > a; exit 7"
+    on = terminal("run", "--", "sh", "-c", script)
+    on.until("ready")
+    on.type("\x03")
+    on.until("caught")
+    on.type("\n\n")
+    assert on.end() == 7
+    assert live.points(work)[0]["status"] == "error"
+
+
+def test_an_agent_that_an_interrupt_kills_ends_its_turn_as_interrupted(terminal, live, work):
+    on = terminal("run", "--", "sh", "-c", "echo 2 > a; echo ready; sleep 60")
+    on.until("ready")
+    on.type("\x03")
+    assert on.end() == 130
+    on.until("1 turn, 1 file changed")
+    assert live.points(work)[0]["status"] == "interrupted"
+
+
+def test_a_termination_is_handed_on(live, work):
+    process = live.start("run", "--", "sh", "-c", "trap 'exit 9' TERM; echo r; read x", cwd=work,
+                         stdin=subprocess.PIPE)  # fmt: skip
+    assert process.stdout.readline() == b"r\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(DEADLINE) == 9
+    process.communicate()
+    live.note_pid()
+
+
+def test_a_long_first_look_shows_how_far_it_is(terminal, work):
+    build(work, {f"{n % 40}/{n % 800}/{n}": str(n) for n in range(16_000)})
+    on = terminal("run", "--", "echo", "agent")
+    on.until("First look: .*files?.* a second")
+    on.until(r"\r\x1b\[K.*agent")
+    assert on.end() == 0
+
+
+def test_when_the_service_is_killed_the_agent_goes_on_and_it_is_said(live, work):
+    process = live.start("run", "--", "sh", "-c", "echo 2 > b; echo r; read x; echo 3 > c; exit 4",
+                         cwd=work, stdin=subprocess.PIPE)  # fmt: skip
+    assert process.stdout.readline() == b"r\n"
+    live.kill(live.status()["service"]["pid"])
+    _, err = process.communicate(b"\n", timeout=DEADLINE)
+    assert process.returncode == 4
+    assert b"the service ended while the agent ran" in err
+    point = live.points(work)[0]
+    assert (point["kind"], point["status"], point["files"]) == ("turn", "error", 2)
+
+
+def test_an_agent_whose_runner_is_killed_keeps_its_session(live, work):
+    pid_file = live.base / "pid"
+    script = f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; echo r; read x; echo 2 > a"
+    process = live.start("run", "--", "sh", "-c", script, cwd=work, stdin=subprocess.PIPE)
+    assert process.stdout.readline() == b"r\n"
+    live.note_pid()
+    pid = int(pid_file.read_text())
+    until(lambda: len(live.status()["sessions"]) == 1)
+    process.kill()
+    process.wait()
+    assert live.status()["sessions"][0]["open"]
+    process.stdin.write(b"\n")
+    process.stdin.close()
+    until(lambda: not is_running(pid))
+    until(lambda: live.status()["sessions"] == [])
+    assert live.points(work)[0]["status"] == "unknown"
+    process.stdout.close()
+    process.stderr.close()

@@ -1,0 +1,50 @@
+"""Claude Code: what its hooks tell."""
+
+from __future__ import annotations
+
+from .model import (
+    Agent,
+    AgentEvent,
+    Env,
+    Hook,
+    Payload,
+    additional_context,
+    inner,
+    text,
+    tool_words,
+)
+
+NAME = "claude-code"
+# Fields that others send who run the hooks of Claude Code's settings: Cursor, Copilot, Grok, Qwen.
+FOREIGN = ("conversation_id", "cursor_version", "workspace_roots", "sessionId", "timestamp")
+SHELLS_AND_EDITS = "Bash|PowerShell|Write|Edit|MultiEdit|NotebookEdit"
+HOOKS = (
+    Hook("SessionStart", "session-begin", 10),
+    Hook("UserPromptSubmit", "turn-begin", 20),
+    Hook("PreToolUse", "tool", 5, matcher=SHELLS_AND_EDITS),
+    Hook("Stop", "turn-end", 10),
+    Hook("StopFailure", "turn-end", 10),
+    # Without one of its own this event has 1.5 seconds, which a busy machine uses up.
+    Hook("SessionEnd", "session-end", 5),
+)
+
+
+def read(payload: Payload, event: str, env: Env) -> AgentEvent:
+    if any(name in payload for name in FOREIGN) or text(payload, "hook_event_name") != event:
+        return AgentEvent("none", NAME)
+    return AgentEvent(
+        AGENT.kind(event),
+        NAME,
+        session=text(payload, "session_id"),
+        turn_id=text(payload, "prompt_id") or None,
+        cwd=text(payload, "cwd") or env.get("CLAUDE_PROJECT_DIR", ""),
+        prompt=text(payload, "prompt"),
+        status="error" if event == "StopFailure" else "ok",
+        transcript=text(payload, "transcript_path"),
+        tool=tool_words(text(payload, "tool_name"), inner(payload, "tool_input")),
+        sub_agent=bool(payload.get("agent_id")),
+        background=bool(payload.get("background_tasks")),
+    )
+
+
+AGENT = Agent(NAME, "Claude Code", "claude", ".claude", HOOKS, read, additional_context)

@@ -1,0 +1,62 @@
+"""Codex: its hooks, which a user has to trust first, and `notify`, which tells of ends only."""
+
+from __future__ import annotations
+
+from .model import (
+    Agent,
+    AgentEvent,
+    Env,
+    Hook,
+    Payload,
+    additional_context,
+    first_text,
+    inner,
+    text,
+    tool_words,
+)
+
+NAME = "codex"
+NOTIFY = "notify"
+HOOKS = (
+    Hook("SessionStart", "session-begin", 10),
+    Hook("UserPromptSubmit", "turn-begin", 20),
+    Hook("PreToolUse", "tool", 5),
+    Hook("Stop", "turn-end", 10),
+    Hook("SessionEnd", "session-end", 3),
+    Hook(NOTIFY, "turn-end"),
+)
+
+
+def read(payload: Payload, event: str, env: Env) -> AgentEvent:
+    if event == NOTIFY:
+        return _notified(payload)
+    if text(payload, "hook_event_name") != event or "conversation_id" in payload:
+        return AgentEvent("none", NAME)
+    return AgentEvent(
+        AGENT.kind(event),
+        NAME,
+        session=text(payload, "session_id"),
+        turn_id=text(payload, "turn_id") or None,
+        cwd=text(payload, "cwd"),
+        prompt=text(payload, "prompt"),
+        transcript=text(payload, "transcript_path"),
+        tool=tool_words(text(payload, "tool_name"), inner(payload, "tool_input")),
+        sub_agent=bool(payload.get("agent_id")),
+    )
+
+
+def _notified(payload: Payload) -> AgentEvent:
+    if text(payload, "type") != "agent-turn-complete":
+        return AgentEvent("none", NAME)
+    return AgentEvent(
+        "turn-end",
+        NAME,
+        session=text(payload, "thread-id"),
+        turn_id=text(payload, "turn-id") or None,
+        cwd=text(payload, "cwd"),
+        prompt=first_text(payload, "input-messages"),
+        ends_only=True,
+    )
+
+
+AGENT = Agent(NAME, "Codex", "codex", ".codex", HOOKS, read, additional_context)

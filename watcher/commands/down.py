@@ -1,0 +1,27 @@
+"""`turnmark down`: the service ends when everything is committed."""
+
+from __future__ import annotations
+
+import click
+
+from ..client import connect
+from ..context import Context, Unavailable, pass_context
+from ..output import answer
+from ..starting import wait_until_free
+
+
+@click.command()
+@pass_context
+def command(context: Context) -> None:
+    """Stop the service; what is pending is committed first."""
+    client = connect(context)
+    if client is None:
+        answer(context, {"stopped": False}, "No service is running.")
+        return
+    with client:
+        pid = client.call("shutdown", why="turnmark down")["pid"]
+    if not wait_until_free(client.path):
+        raise Unavailable(
+            f"The service has not ended yet: process {pid}.", "It may be writing; look again."
+        )
+    answer(context, {"stopped": True, "pid": pid}, "The service has ended.")

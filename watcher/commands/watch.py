@@ -1,0 +1,28 @@
+"""`turnmark watch`: a directory more for the running service."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from ..client import connect
+from ..context import Context, Unavailable, pass_context
+from ..output import answer
+
+
+@click.command()
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True)
+@pass_context
+def command(context: Context, directories: tuple[str, ...]) -> None:
+    """Watch DIRs until they are dropped or the service ends.
+
+    The watch list of the configuration is the lasting way.
+    """
+    client = connect(context)
+    if client is None:
+        raise Unavailable("No service is running.", "`turnmark up` starts it.")
+    with client:
+        dirs = [os.path.join(context.cwd, directory) for directory in directories]
+        found = client.call("watch", dirs=dirs)
+    answer(context, found, *(f"Watching {row['root']}." for row in found["workspaces"]))

@@ -1,0 +1,345 @@
+"""What agents' hooks run: hands one event to the service, and never gets in the agent's way.
+
+`turnmark init` installs it as a file of its own, run with -IS: it knows nothing of ours, imports
+next to nothing, parses nothing. Whatever happens it exits with 0 in time, and prints only what the
+service tells it to.
+"""
+
+import _socket
+import os
+import sys
+import time
+from binascii import a2b_base64, b2a_base64
+from select import POLLIN, poll
+
+# Here `turnmark init` writes where things are. {
+HOME = ""
+STORE = ""
+RUNTIME = ""
+START: list[str] = []
+KINDS: dict[str, str] = {}
+# }
+
+SECONDS = {"turn-begin": 10.0, "turn-end": 5.0, "session-begin": 1.0, "session-end": 0.8}
+OTHER_SECONDS = 0.5
+START_SECONDS = 0.2
+COMING_SECONDS = 4.0
+MOST = 8 << 20
+INLINE = 500_000
+MOST_SPOOLED = 500
+ENV = (
+    "CLAUDECODE",
+    "CLAUDE_PROJECT_DIR",
+    "CLAUDE_CODE_SESSION_ID",
+    "CURSOR_VERSION",
+    "GEMINI_CWD",
+    "GEMINI_PROJECT_DIR",
+    "GEMINI_SESSION_ID",
+    "QWEN_PROJECT_DIR",
+    "TURNMARK_SESSION",
+)
+SHELLS = b"sh bash dash zsh fish ksh mksh ash busybox env timeout nice".split()
+
+
+def main() -> None:
+    try:
+        run(sys.argv[1:])
+    except BaseException:  # noqa: BLE001 - an agent takes most exit codes for a veto
+        os._exit(0)
+    os._exit(0)
+
+
+def run(words: list[str]) -> None:
+    kind = KINDS.get(" ".join(words[:2]), "")
+    if not kind:
+        return
+    until = time.monotonic() + SECONDS.get(kind, OTHER_SECONDS)
+    payload = os.fsencode(words[-1]) if len(words) > 2 else read_value(0, until)
+    if payload[:1] != b"{":
+        return
+    params = facts(words[:2], until) + f',"payload":"{b2a_base64(payload, newline=False).decode()}"'
+    link = reach(kind, until)
+    if link is not None:
+        say(deliver(link, params, kind, until))
+    elif kind in SECONDS:
+        spool(params)
+
+
+# The payload
+
+
+def read_value(fd: int, until: float) -> bytes:
+    """One JSON object, as soon as it is complete: some agents never close the pipe."""
+    data, scan, ready = bytearray(), Scan(), poll()
+    ready.register(fd, POLLIN)
+    while len(data) <= MOST:
+        left = until - time.monotonic()
+        if left <= 0 or not ready.poll(left * 1000):
+            return b""
+        part = os.read(fd, 1 << 18)
+        data += part
+        if end := scan.end(data):
+            return bytes(data[scan.start : end])
+        if not part or scan.wrong:
+            return b""
+    return b""
+
+
+class Scan:
+    """Owns how far a growing JSON object has been looked through: counts brackets, skips strings.
+
+    From quote to quote, as looking at every byte would take longer than the deadline.
+    """
+
+    def __init__(self) -> None:
+        self.start = -1
+        self.at = 0
+        self.depth = 0
+        self.in_string = False
+        self.wrong = False
+
+    def end(self, data: bytearray) -> int:
+        """Where the object ends; 0 as long as it does not."""
+        if self.start < 0 and not self.begin(data):
+            return 0
+        while self.at < len(data):
+            if self.in_string:
+                if not self.leave_string(data):
+                    return 0
+                continue
+            quote = data.find(b'"', self.at)
+            stop = quote if quote >= 0 else len(data)
+            if end := self.count(data, stop):
+                return end
+            self.at = stop + (quote >= 0)
+            self.in_string = quote >= 0
+        return 0
+
+    def begin(self, data: bytearray) -> bool:
+        head = bytes(data[:64]).removeprefix(b"\xef\xbb\xbf").lstrip()
+        self.wrong = bool(head) and head[:1] != b"{"
+        if head[:1] == b"{":
+            self.start = self.at = data.find(b"{")
+        return self.start >= 0
+
+    def leave_string(self, data: bytearray) -> bool:
+        """Goes behind the string's last quote: the first with an even number of backslashes."""
+        quote = data.find(b'"', self.at)
+        while quote >= 0:
+            before = quote
+            while data[before - 1] == 0x5C:
+                before -= 1
+            self.at = quote + 1
+            if (quote - before) % 2 == 0:
+                self.in_string = False
+                return True
+            quote = data.find(b'"', self.at)
+        self.at = len(data)
+        return False
+
+    def count(self, data: bytearray, stop: int) -> int:
+        part = data[self.at : stop]
+        opened, closed = part.count(b"{") + part.count(b"["), part.count(b"}") + part.count(b"]")
+        if closed < self.depth:
+            self.depth += opened - closed
+            return 0
+        for at in range(self.at, stop):
+            self.depth += (data[at] in b"{[") - (data[at] in b"}]")
+            if not self.depth:
+                return at + 1
+        return 0
+
+
+# What is known of the caller
+
+
+def facts(words: list[str], until: float) -> str:
+    """The request's parameters but for the payload, as JSON without its braces."""
+    env = ((name, os.environ.get(name, "")) for name in ENV)
+    known = ",".join(f"{quoted(name)}:{quoted(value[:4096])}" for name, value in env if value)
+    wait = int((until - time.monotonic()) * 1000)
+    return (
+        f'"agent":{quoted(words[0])},"event":{quoted(words[1])},"cwd":{quoted(here())},'
+        f'"pid":{agent_pid()},"wait_ms":{wait},"time_ns":{time.time_ns()},"env":{{{known}}}'
+    )
+
+
+def here() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def quoted(text: str) -> str:
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    units = text.encode("utf-16-be", "surrogatepass")
+    pairs = zip(units[::2], units[1::2], strict=True)
+    return '"' + "".join(f"\\u{high:02x}{low:02x}" for high, low in pairs) + '"'
+
+
+def agent_pid() -> int:
+    """The nearest ancestor that is no shell; where there is no /proc the parent."""
+    pid = os.getppid()
+    for _ in range(8):
+        stat = first_bytes(f"/proc/{pid}/stat")
+        name = stat[stat.find(b"(") + 1 : stat.rfind(b")")]
+        if not stat or name not in SHELLS:
+            break
+        pid = int(stat[stat.rfind(b")") + 2 :].split()[1])
+    return pid if pid > 1 else 0
+
+
+def first_bytes(path: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    data = os.read(fd, 1024)
+    os.close(fd)
+    return data
+
+
+# The service
+
+
+def reach(kind: str, until: float) -> _socket.socket | None:
+    """A connection; a session's begin may start the service, the first turn waits for that."""
+    link = connect(until)
+    if link is not None or kind not in ("session-begin", "turn-begin"):
+        return link
+    patience = 0.0
+    if kind == "session-begin" and start():
+        patience = START_SECONDS
+    elif kind == "turn-begin" and is_coming():
+        patience = COMING_SECONDS
+    patience = min(until, time.monotonic() + patience)
+    while link is None and time.monotonic() < patience:
+        time.sleep(0.02)
+        link = connect(until)
+    return link
+
+
+def connect(until: float) -> _socket.socket | None:
+    for path in sockets():
+        link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            link.settimeout(max(0.01, until - time.monotonic()))
+            link.connect(path)
+        except OSError:
+            link.close()
+            continue
+        return link
+    return None
+
+
+def sockets() -> list[str]:
+    """As watcher.address has them: only in directories that nobody else can write to."""
+    name = STORE
+    other = os.environ.get("TURNMARK_HOME", "")
+    if other and os.path.realpath(other) != HOME:
+        name = name_of(other)
+    named = os.environ.get("TURNMARK_RUNTIME_DIR")
+    if named:
+        return [f"{os.path.abspath(named)}/{name}"]
+    uid = os.geteuid()
+    given = os.environ.get("XDG_RUNTIME_DIR", "").rstrip("/")
+    above = [path for path in (given, f"/run/user/{uid}") if path[:1] == "/"]
+    places = [RUNTIME, *(f"{path}/turnmark" for path in above), f"/tmp/turnmark-{uid}"]
+    return [f"{place}/{name}" for place in dict.fromkeys(places) if place and is_private(place)]
+
+
+def name_of(home: str) -> str:
+    from hashlib import sha256
+
+    store = os.path.realpath(f"{os.path.abspath(home)}/store")
+    return sha256(os.fsencode(store)).hexdigest()[:16]
+
+
+def is_private(directory: str) -> bool:
+    try:
+        info = os.lstat(directory)
+    except OSError:
+        return False
+    return info.st_mode & 0o170077 == 0o040000 and info.st_uid == os.geteuid()
+
+
+def deliver(link: _socket.socket, params: str, kind: str, until: float) -> bytes:
+    """The service's answer; nobody waits for one to the announcement of a tool."""
+    waits = kind in SECONDS
+    if len(params) > INLINE:
+        name = spool(params, part="payload")
+        params = f'"spooled":"{name}"' + ("" if name else params)
+    number = '"id":1,' if waits else ""
+    link.settimeout(max(0.01, until - time.monotonic()))
+    link.sendall(f'{{"jsonrpc":"2.0",{number}"method":"hook","params":{{{params}}}}}\n'.encode())
+    answer = b""
+    while waits and not answer.endswith(b"\n"):
+        link.settimeout(max(0.01, until - time.monotonic()))
+        part = link.recv(1 << 16)
+        if not part:
+            break
+        answer += part
+    return answer
+
+
+def say(answer: bytes) -> None:
+    """Prints what the agent is to read, if the service has anything to tell it."""
+    _, found, rest = answer.partition(b'"out":"')
+    if found:
+        os.write(1, a2b_base64(rest[: rest.find(b'"')]))
+
+
+# Without the service
+
+
+def start() -> bool:
+    """Starts the service, detached: agents kill the process group of a hook that was too slow."""
+    if not START or not os.path.isdir(HOME):
+        return False
+    os.makedirs(f"{HOME}/spool", 0o700, exist_ok=True)
+    os.close(os.open(f"{HOME}/spool/.starting", os.O_WRONLY | os.O_CREAT, 0o600))
+    os.utime(f"{HOME}/spool/.starting")
+    if os.fork():
+        return True
+    try:
+        os.setsid()
+        os.chdir("/")
+        nowhere = os.open("/dev/null", os.O_RDWR)
+        for fd in range(3):
+            os.dup2(nowhere, fd)
+        os.closerange(3, 1024)
+        os.execv(START[0], START)
+    finally:
+        os._exit(0)
+
+
+def is_coming() -> bool:
+    """Whether the service was started a moment ago."""
+    try:
+        return time.time() - os.stat(f"{HOME}/spool/.starting").st_mtime < 10
+    except OSError:
+        return False
+
+
+def spool(params: str, part: str = "json") -> str:
+    """Leaves the event for the service to find; nothing where turnmark is uninstalled."""
+    if not os.path.isdir(HOME):
+        return ""
+    folder = f"{HOME}/spool"
+    os.makedirs(folder, 0o700, exist_ok=True)
+    if len(os.listdir(folder)) > MOST_SPOOLED:
+        return ""
+    name = f"{time.time_ns()}-{os.getpid()}.{part}"
+    fd = os.open(f"{folder}/.{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    data = memoryview(f"{{{params}}}\n".encode())
+    while data:
+        data = data[os.write(fd, data) :]
+    os.close(fd)
+    os.rename(f"{folder}/.{name}", f"{folder}/{name}")
+    return name
+
+
+if __name__ == "__main__":
+    main()

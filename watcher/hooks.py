@@ -1,0 +1,259 @@
+"""What the service makes of agents' events: sessions, turns, and what the agent is to be told.
+
+Knows no agent in particular: payloads come through the registry. An event that cannot be understood
+or acted upon is nobody's error: the agent must not notice.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from core.errors import BadInput, TurnmarkError
+from core.turns import label_of
+
+from . import agents
+from .actions import text
+from .agents.model import AgentEvent
+from .answers import Gone, nobody
+from .lately import files_gone_back
+from .sessions import Sessions
+from .workspace import Workspace
+
+log = logging.getLogger(__name__)
+
+Params = Mapping[str, Any]
+
+REPEAT_SECONDS = 10.0
+LATE_SECONDS = 1.0
+OLD_SECONDS = 24 * 3600.0
+MOST_BYTES = 12 << 20
+REMEMBERED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """What a session's newest event was, to know the same one when it comes again."""
+
+    event: tuple[str, str | None, str]
+    time: float
+
+
+class Hooks:
+    """Owns the memory of which events came a moment ago, and the directory of those left there."""
+
+    def __init__(self, sessions: Sessions, spool: Path) -> None:
+        self.sessions = sessions
+        self.spool = spool
+        self._last: dict[tuple[str, str], Last] = {}
+        self._told_of_begins: dict[str, None] = {}
+        self._lock = threading.Lock()
+
+    def answer(self, params: Params, gone: Gone = nobody) -> dict[str, Any]:
+        """What the hook is to print, if anything."""
+        spooled = text(params, "spooled")
+        params = self._fetched(spooled) if spooled else params
+        event = event_of(params)
+        if event.kind == "none" or self._is_repeated(event):
+            return {}
+        try:
+            words = self._act(event, params, gone)
+        except TurnmarkError as error:
+            log.info("%s of %s: %s", event.kind, event.session, error.message)
+            return {}
+        known = agents.AGENTS[event.agent]
+        said = known.tell(text(params, "event"), words) if words else ""
+        return {"out": base64.b64encode(said.encode()).decode()} if said else {}
+
+    def _fetched(self, name: str) -> Params:
+        """An event too large for a request; the hook wrote it to a file instead."""
+        if os.path.basename(name) != name or name.startswith("."):
+            raise BadInput(f"'{name[:100]}' is no name of a spooled event.", "")
+        path = self.spool / name
+        try:
+            return _read(path)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _is_repeated(self, event: AgentEvent) -> bool:
+        """The same event twice: installed for user and project, or read by another agent too."""
+        if event.kind == "tool":
+            return False
+        key, now = (event.agent, event.session), time.monotonic()
+        said = (event.kind, event.turn_id, "" if event.turn_id else event.prompt)
+        with self._lock:
+            last = self._last.pop(key, None)
+            self._last[key] = Last(said, now)
+            _forget(self._last)
+        return last is not None and last.event == said and now - last.time < REPEAT_SECONDS
+
+    # What the kinds mean
+
+    def _act(self, event: AgentEvent, params: Params, gone: Gone) -> str:
+        if event.kind == "session-begin":
+            self._open(event, params)
+        elif event.kind == "turn-begin":
+            return self._begin(event, params, gone)
+        elif event.kind == "turn-end":
+            self._end(event, params, gone)
+        elif event.kind == "session-end":
+            self.sessions.close({"session": event.session, "status": "interrupted"})
+        else:
+            self._announce(event)
+        return ""
+
+    def _open(self, event: AgentEvent, params: Params) -> None:
+        """The first look can begin before the first prompt."""
+        roots, pid = self._roots(event), params.get("pid")
+        if roots and pid:
+            given = {"session": event.session, "agent": event.agent, "dirs": roots, "pid": pid}
+            self.sessions.open(given)
+
+    def _begin(self, event: AgentEvent, params: Params, gone: Gone) -> str:
+        session = self.sessions.all.get(event.session)
+        if event.follow_up and session is not None and session.open and not session.own:
+            return ""
+        with self._lock:
+            self._told_of_begins[event.session] = None
+            _forget(self._told_of_begins)
+        self._begin_turn(event, params, event.prompt, gone)
+        return files_gone_back(self._workspaces(event.session), event.session)
+
+    def _begin_turn(self, event: AgentEvent, params: Params, prompt: str, gone: Gone) -> None:
+        roots = self._roots(event)
+        if not roots:
+            return
+        given = {
+            "session": event.session,
+            "turn_id": None if event.ends_only else event.turn_id,
+            "prompt": label_of(prompt),
+            "agent": event.agent,
+            "pid": params.get("pid") or None,
+            "run": _env(params).get("TURNMARK_SESSION"),
+            "dirs": roots,
+            "late_after_ns": _late_after(params),
+        }
+        _log_errors(event, self.sessions.begin(given, gone))
+
+    def _end(self, event: AgentEvent, params: Params, gone: Gone) -> None:
+        if event.ends_only and event.session not in self._told_of_begins:
+            self._end_only(event, params, gone)
+            return
+        self._end_turn(event, event.turn_id, gone)
+
+    def _end_only(self, event: AgentEvent, params: Params, gone: Gone) -> None:
+        """The state after a turn is the state before the next, of which nobody will tell."""
+        with suppress(TurnmarkError):
+            self._end_turn(event, None, gone)
+        self._begin_turn(event, params, f"after: {event.prompt}", gone)
+
+    def _end_turn(self, event: AgentEvent, turn_id: str | None, gone: Gone) -> None:
+        given = {"session": event.session, "turn_id": turn_id, "status": event.status}
+        known = event.session in self.sessions.all
+        answer = self.sessions.end({**given, "dirs": [] if known else self._roots(event)}, gone)
+        _log_errors(event, answer)
+        for workspace in self._workspaces(event.session):
+            workspace.because("")
+
+    def _announce(self, event: AgentEvent) -> None:
+        for workspace in self._workspaces(event.session):
+            workspace.because(f"before {event.tool}")
+
+    def _roots(self, event: AgentEvent) -> list[str]:
+        """The watched directory that holds the agent's own, else that one if it may be watched."""
+        if not os.path.isabs(event.cwd):
+            return []
+        watching, path = self.sessions.watching, os.path.realpath(event.cwd)
+        roots = [workspace.root.shown for workspace in watching.all()]
+        above = [top for top in roots if f"{path}/".startswith(f"{top.rstrip('/')}/")]
+        if above:
+            return [max(above, key=len)]
+        if not watching.config.enabled or not watching.config.agents.auto_watch:
+            return []
+        return [watching.check(path).shown]
+
+    def _workspaces(self, session: str) -> list[Workspace]:
+        known = self.sessions.all.get(session)
+        found = map(self.sessions.watching.find, list(known.roots) if known else ())
+        return [workspace for workspace in found if workspace is not None]
+
+    # Events that came while nobody listened
+
+    def drain(self) -> None:
+        """Called at start and now and then; what cannot be used is dropped."""
+        try:
+            names = sorted(name for name in os.listdir(self.spool) if name.endswith(".json"))
+        except FileNotFoundError:
+            return
+        for name in names:
+            path = self.spool / name
+            try:
+                params = _read(path)
+                if _age(params) < OLD_SECONDS:
+                    self.answer(params)
+            except (TurnmarkError, OSError) as error:
+                log.warning("the event %s is dropped: %s", name, error)
+            finally:
+                path.unlink(missing_ok=True)
+
+
+def event_of(params: Params) -> AgentEvent:
+    """What a hook's request means; payloads may be anything."""
+    name, event = text(params, "agent"), text(params, "event")
+    try:
+        payload = json.loads(base64.b64decode(text(params, "payload")))
+    except (ValueError, RecursionError):
+        return AgentEvent("none", name)
+    found = agents.read(name, payload, event, _env(params))
+    return found if found.cwd else replace(found, cwd=text(params, "cwd"))
+
+
+def _env(params: Params) -> dict[str, str]:
+    env = params.get("env")
+    return {k: v for k, v in env.items() if isinstance(v, str)} if isinstance(env, dict) else {}
+
+
+def _read(path: Path) -> Params:
+    try:
+        with open(path, "rb") as file:
+            params = json.loads(file.read(MOST_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{path.name} cannot be read: {error}") from error
+    if not isinstance(params, dict):
+        raise BadInput(f"{path.name} is no event.")
+    return params
+
+
+def _age(params: Params) -> float:
+    """Seconds since the hook was called."""
+    then = params.get("time_ns")
+    return (time.time_ns() - then) / 1e9 if isinstance(then, int) else 0.0
+
+
+def _late_after(params: Params) -> int:
+    """From when on the agent has not waited for the mark, and may have changed files before it."""
+    then, wait = params.get("time_ns"), params.get("wait_ms")
+    if not isinstance(then, int) or not isinstance(wait, int):
+        return 0
+    spooled = _age(params) > LATE_SECONDS
+    return then if spooled else then + wait * 1_000_000
+
+
+def _log_errors(event: AgentEvent, answer: Mapping[str, Any]) -> None:
+    for error in answer["errors"]:
+        log.info("%s of %s: %s: %s", event.kind, event.session, error["dir"], error["error"])
+
+
+def _forget(known: dict[Any, Any]) -> None:
+    """The oldest go first."""
+    while len(known) > REMEMBERED:
+        del known[next(iter(known))]

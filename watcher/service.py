@@ -1,0 +1,401 @@
+"""The service: puts hub, workspaces, sessions and socket together, and ends them in order."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from core.disk import REAL
+from core.errors import ConfigError, NoStore, TurnmarkError
+from core.refs import TOP
+from core.store import Store
+
+from . import __version__, logs
+from .access import maintain
+from .actions import ACTIONS, FULL, needed, text, texts
+from .address import make_private
+from .answers import answer_of, settle
+from .client import PATIENCE, NotWatched
+from .config import Config, load_config
+from .context import Context
+from .deaths import Deaths
+from .protocol import PARAMS, VERSIONS, ProtocolError
+from .server import Connection, Server, UnknownMethod
+from .sessions import Sessions
+from .source import Hub, WatchUnavailable
+from .starting import Readiness, holding
+from .systemd import Notifier
+from .watching import REQUEST, Watching
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 2.0
+GLOBS_SECONDS = 10.0
+UPKEEP_SECONDS = 30.0
+STOP_SECONDS = 7.0
+SWITCH_SECONDS = 0.0005
+"""With the usual 5 ms the reader of events waits for threads that hash."""
+
+Params = Mapping[str, Any]
+
+
+def serve(context: Context, path: str, readiness: Readiness, idle: float | None) -> int:
+    """Runs the service until it is told to stop; holds the lock that says it is the only one."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    os.umask(0o077)
+    try:
+        with holding(path):
+            service = Service(context, path, idle)
+            service.start()
+            readiness.ready()
+            clean = service.run()
+    except TurnmarkError as error:
+        log.error("%s %s", error.message, error.hint)
+        readiness.failed(error)
+        raise
+    if not clean:  # threads that cannot be waited for must not keep us
+        logging.shutdown()
+        os._exit(0)
+    return 0
+
+
+class Service:
+    """Owns all that runs; its own thread waits for signals and does what is due now and then."""
+
+    def __init__(self, context: Context, path: str, idle: float | None) -> None:
+        self.context = context
+        self.path = path
+        self.idle = idle
+        self.config_error = ""
+        self.news: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.notifier = Notifier(context.env)
+        self._seen_config = self._config_stamp()
+        self._config = context.config
+        Store.create(str(context.store_path))
+        hub, no_events = _hub(f"{path}.cookies")
+        self.hub = hub
+        self.watching = Watching(context, hub, no_events, self.notify)
+        self.deaths = Deaths(self._on_death)
+        self.sessions = Sessions(self.watching, self.settled, self.deaths.watch, self.notify)
+        self.server = Server(path, self.handle)
+        self.methods = {
+            "hello": self._hello,
+            "status": self._status,
+            "roots": self._roots,
+            "progress": self._progress,
+            "watch": self._watch,
+            "unwatch": self._unwatch,
+            "session.open": lambda _, params: self.sessions.open(params),
+            "session.pid": lambda _, params: self.sessions.add_pid(params),
+            "session.close": lambda _, params: self.sessions.close(params),
+            "turn.begin": lambda caller, params: self.sessions.begin(params, caller.gone),
+            "turn.end": lambda caller, params: self.sessions.end(params, caller.gone),
+            "subscribe": self._subscribe,
+            "stay": self._stay,
+            "reload": self._reload,
+            "shutdown": self._shutdown,
+        }
+        self._upkeep: threading.Thread | None = None
+        self._upkeep_due = False
+        self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
+        self._globs_at = 0.0
+        self._needed = time.monotonic()
+
+    # Life
+
+    def start(self) -> None:
+        faulthandler.register(signal.SIGUSR1)
+        for number, word in (
+            (signal.SIGTERM, "stop"),
+            (signal.SIGINT, "stop"),
+            (signal.SIGHUP, "reload"),
+        ):
+            signal.signal(number, lambda *_, word=word: self.news.put(word))
+        self.deaths.start()
+        self.watching.apply(self._config)
+        self.server.start()
+        self.notifier.say(READY="1", STATUS=self._summary())
+        log.info("turnmark %s serves %s, process %d", __version__, self.path, os.getpid())
+
+    def run(self) -> bool:
+        """Until it is to stop; whether all threads have ended then."""
+        while True:
+            try:
+                word = self.news.get(timeout=TICK_SECONDS)
+            except queue.Empty:
+                word = "tick"
+            if word == "stop" or self._is_unneeded():
+                return self._stop()
+            try:
+                self._do(word)
+            except Exception:  # what is due now and then is due again
+                log.exception("the service could not %s", word)
+
+    def _do(self, word: str) -> None:
+        if word == "reload":
+            self.notifier.say(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
+            self.load()
+            self.notifier.say(READY="1")
+            return
+        self._check_config()
+        self._check_socket()
+        self._sweep()
+        self.sessions.tidy()
+        self._keep_up()
+        if self.notifier.watchdog:
+            self.notifier.say(WATCHDOG="1", STATUS=self._summary())
+
+    def _stop(self) -> bool:
+        log.info("stopping")
+        self.notifier.say(STOPPING="1")
+        self.server.stop()
+        done = self.watching.stop(STOP_SECONDS)
+        until = time.monotonic() + 1.0
+        while self.server.waiting() and time.monotonic() < until:
+            time.sleep(0.01)
+        self.server.close()
+        if done:
+            self.deaths.stop()
+            if self.hub is not None:
+                self.hub.close()
+        log.info("stopped")
+        return done and not (self._upkeep and self._upkeep.is_alive())
+
+    def _summary(self) -> str:
+        states = [workspace.state for workspace in self.watching.all()]
+        kinds = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+        return f"{len(states)} workspaces" + (f": {kinds}" if kinds else "")
+
+    # Now and then
+
+    def _config_stamp(self) -> tuple[int, ...] | None:
+        try:
+            info = os.stat(self.context.config_path)
+        except OSError:
+            return None
+        return info.st_mtime_ns, info.st_size, info.st_ino
+
+    def _check_config(self) -> None:
+        if self._config_stamp() != self._seen_config:
+            self.load()
+        elif time.monotonic() >= self._globs_at:
+            # A glob may name a new directory, and a directory that was missing may be there.
+            self._globs_at = time.monotonic() + GLOBS_SECONDS
+            self.watching.apply(self._config)
+
+    def load(self) -> str:
+        """Reads the configuration again; with a mistake in it the last good one stays in force."""
+        self._seen_config, context = self._config_stamp(), self.context
+        try:
+            self._config = context.config = load_config(
+                context.config_path,
+                named=context.config_named,
+                home=str(context.user_home),
+                env=context.env,
+            )
+        except ConfigError as error:
+            self.config_error = error.message
+            log.warning("the configuration stays as it was: %s", error.message)
+            return error.message
+        self.config_error = ""
+        logs.change(self._config.log)
+        self.watching.apply(self._config)
+        log.info("the configuration was read")
+        return ""
+
+    def _check_socket(self) -> None:
+        """A cleaner of temporary files may have taken it away; another service may have come."""
+        if not self.server.lost():
+            return
+        if os.path.lexists(self.path):
+            log.error("another service has taken the place %s", self.path)
+            self.news.put("stop")
+        else:
+            make_private(os.path.dirname(self.path))
+            log.warning("the socket %s is gone; it is made again", self.path)
+            self.server.rebind()
+
+    def _sweep(self) -> None:
+        for item in list(self.watching.items.values()):
+            if not item.swept and item.workspace.ready.is_set():
+                item.swept = True
+                self.sessions.sweep(item.workspace)
+
+    def _is_unneeded(self) -> bool:
+        """Only a service that was started for somebody ends by itself."""
+        if self.idle is None:
+            return False
+        now = time.monotonic()
+        if self.server.connections or self.sessions.all or self.watching.is_wanted():
+            self._needed = now
+        if now - self._needed < self.idle:
+            return False
+        log.info("nobody has needed the service for %g s", self.idle)
+        return True
+
+    def _keep_up(self) -> None:
+        """Counts, fewer packs, an old history's end: in a thread, so that a stop need not wait."""
+        busy = self._upkeep is not None and self._upkeep.is_alive()
+        if not self._upkeep_due or busy or time.monotonic() < self._upkeep_at:
+            return
+        self._upkeep_due, self._upkeep_at = False, time.monotonic() + UPKEEP_SECONDS
+        self._upkeep = threading.Thread(
+            target=self._tidy_store, name="turnmark-upkeep", daemon=True
+        )
+        self._upkeep.start()
+
+    def _tidy_store(self) -> None:
+        try:
+            store = Store.open(str(self.context.store_path))
+            maintain(self.context, store, [w.root for w in self.watching.all()])
+        except Exception:  # the next upkeep tries again
+            log.exception("tidying up the store failed")
+
+    def _on_death(self, pid: int) -> None:
+        """Not in the thread that waits for deaths: closing a session waits for workspaces."""
+        threading.Thread(target=self.sessions.died, args=(pid,), daemon=True).start()
+
+    def notify(self, event: dict[str, object]) -> None:
+        """What a listing shows of a point is counted at once; the rest has time."""
+        self._upkeep_due = True
+        if event["event"] != "snapshot":
+            self._upkeep_at = 0.0
+            self.news.put("tick")
+        self.server.publish(event)
+
+    def settled(self) -> dict[str, Any]:
+        """What the configuration says, and no parameter."""
+        config: Config = self._config
+        agents = config.agents
+        sync = config.durability != "none"
+        return {"sync": sync, "labels": agents.labels, "auto_watch": agents.auto_watch}
+
+    # Requests
+
+    def handle(self, caller: Connection, method: str, params: Params) -> Mapping[str, Any]:
+        known = self.methods.get(method)
+        if known is not None:
+            return known(caller, dict(params))
+        if method in ACTIONS:
+            return self._act(caller, method, dict(params))
+        raise UnknownMethod
+
+    def _act(self, caller: Connection, action: str, params: dict[str, Any]) -> Mapping[str, Any]:
+        path = needed(params, "dir")
+        workspace = self.watching.find(path)
+        if workspace is None:
+            raise NotWatched(f"{path} is not watched.", f"Run `turnmark watch {path}`.")
+        act, given = ACTIONS[action], {**params, **self.settled()}
+        future = workspace.ask(
+            lambda recorder, paths: act(recorder, paths, given), full=action in FULL
+        )
+        settle([future], _patience(params), caller.gone, cancel=True)
+        answer: dict[str, Any] = answer_of(future)
+        if not params.get("dry_run"):
+            shown = {k: v for k, v in answer.items() if isinstance(v, str | int)}
+            self.notify({"event": action, "workspace": workspace.root.id, **shown})
+        return answer
+
+    def _hello(self, _: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
+        offered = params.get("protocol", list(VERSIONS))
+        common = [v for v in VERSIONS if isinstance(offered, list) and v in offered]
+        if not common:
+            raise ProtocolError(PARAMS, f"The service speaks protocol {max(VERSIONS)}.")
+        store = str(self.context.store_path)
+        base = {"protocol": max(common), "version": __version__, "pid": os.getpid()}
+        return {**base, "store": store}
+
+    def _status(self, _: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
+        service = {
+            "running": True,
+            "pid": os.getpid(),
+            "version": __version__,
+            "config_error": self.config_error,
+        }
+        return {
+            "service": service,
+            "workspaces": self.watching.status(),
+            "sessions": self.sessions.status(),
+            "store": store_size(str(self.context.store_path)),
+        }
+
+    def _roots(self, _: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
+        return {"roots": [workspace.root.shown for workspace in self.watching.all()]}
+
+    def _progress(self, _: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
+        rows = []
+        for path in texts(params, "dirs"):
+            workspace = self.watching.find(path)
+            if workspace is None:
+                continue
+            done, known, files = workspace.progress()
+            row = {"root": workspace.root.shown, "state": workspace.state}
+            row |= {"reason": workspace.reason, "ready": workspace.ready.is_set()}  # type: ignore[dict-item]
+            rows.append({**row, "dirs_done": done, "dirs_known": known, "files": files})
+        return {"workspaces": rows}
+
+    def _watch(self, _: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
+        found = [self.watching.watch(path, REQUEST) for path in texts(params, "dirs")]
+        return {"workspaces": [workspace.status() for workspace in found]}
+
+    def _unwatch(self, _: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
+        rows = []
+        for path in texts(params, "dirs"):
+            if not self.watching.unwatch(path):
+                raise NotWatched(f"{path} is not watched.", "`turnmark status` shows what is.")
+            rows.append({"root": path})
+        return {"workspaces": rows}
+
+    def _subscribe(self, caller: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
+        caller.follow()
+        return {}
+
+    def _stay(self, _: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
+        self.idle = None
+        return {"pid": os.getpid()}
+
+    def _reload(self, _: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
+        return {"error": self.load()}
+
+    def _shutdown(self, _: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
+        log.info("told to stop: %s", text(params, "why", "no reason given")[:100])
+        self.news.put("stop")
+        return {"pid": os.getpid()}
+
+
+def _patience(params: Params) -> float:
+    wait = params.get("wait", PATIENCE)
+    return float(wait) if isinstance(wait, int | float) and 0 <= wait <= 86400 else PATIENCE
+
+
+def _hub(cookies: str) -> tuple[Hub | None, str]:
+    try:
+        return Hub(cookies), ""
+    except (WatchUnavailable, OSError) as error:
+        log.warning("no events: %s", error)
+        return None, str(error)
+
+
+def store_size(base: str) -> dict[str, int]:
+    """Bytes on disk, and how many snapshots."""
+    try:
+        store = Store.open(base)
+    except NoStore:
+        return {"bytes": 0, "snapshots": 0}
+    total = 0
+    for folder, _, names in os.walk(base):
+        for name in names:
+            try:
+                total += REAL.lstat(f"{folder}/{name}").st_size
+            except OSError:  # consolidated away
+                continue
+    snapshots = sum(name.split("/")[3] == "s" for name in store.refs.names(TOP))
+    return {"bytes": total, "snapshots": snapshots}

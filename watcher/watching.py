@@ -1,0 +1,210 @@
+"""The workspaces that are watched, and for whom: the configuration, a request, a session."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from core.disk import REAL
+from core.errors import TurnmarkError
+from core.model import RelPath, show_path
+from core.roots import Root, check_root, root_of
+
+from .config import Config
+from .context import Context
+from .source import Hub
+from .workspace import Settings, Workspace
+
+log = logging.getLogger(__name__)
+
+CONFIG, REQUEST = "config", "request"
+STOP_SECONDS = 8.0
+MEANINGLESS = "events are switched off"
+
+
+@dataclass
+class Item:
+    """One workspace, those who want it watched, and whether its open turns were looked through."""
+
+    workspace: Workspace
+    settings: Settings
+    holders: set[str] = field(default_factory=set)
+    swept: bool = False
+
+
+class Watching:
+    """Owns the workspaces; changes to their number are made one at a time."""
+
+    def __init__(
+        self,
+        context: Context,
+        hub: Hub | None,
+        no_events: str,
+        notify: Callable[[dict[str, object]], None],
+    ) -> None:
+        self.context = context
+        self.hub = hub
+        self.no_events = no_events
+        self.notify = notify
+        self.config = Config(enabled=False)
+        self.items: dict[str, Item] = {}
+        self.refused: dict[str, str] = {}
+        self._dropped: set[str] = set()
+        self._changing = threading.RLock()
+
+    # Who is watched
+
+    def apply(self, config: Config) -> None:
+        """What the configuration lists is watched; what it no longer lists only for others."""
+        with self._changing:
+            if config != self.config:
+                self._dropped.clear()
+            self.config = config
+            wanted = self._configured(config)
+            for name, item in self.items.items():
+                if name not in wanted or not config.enabled:
+                    item.holders.discard(CONFIG)
+                if not config.enabled:
+                    item.holders.clear()
+            for root in wanted.values():
+                self._hold(root, CONFIG)
+            self._let_go()
+            self._settle()
+
+    def _configured(self, config: Config) -> dict[str, Root]:
+        self.refused = {}
+        found: dict[str, Root] = {}
+        for path in config.roots() if config.enabled else ():
+            root = root_of(path)
+            if root.id in self._dropped:
+                continue
+            try:
+                # One that is watched already may be gone for a while; its own state says so.
+                found[root.id] = root if root.id in self.items else self.check(show_path(path))
+            except TurnmarkError as error:
+                self.refused[show_path(path)] = error.message
+        return found
+
+    def check(self, path: str) -> Root:
+        home, store = str(self.context.user_home), str(self.context.store_path)
+        return check_root(REAL, path, home=home, store=store)
+
+    def watch(self, path: str, holder: str) -> Workspace:
+        with self._changing:
+            if not self.config.enabled:
+                raise TurnmarkError(
+                    "turnmark is switched off: the configuration says `enabled: false`.",
+                    f"Change it in {self.context.config_path}.",
+                )
+            root = self.check(path)
+            self._dropped.discard(root.id)
+            self._hold(root, holder)
+            self._settle()
+            return self.items[root.id].workspace
+
+    def unwatch(self, path: str) -> bool:
+        """For everybody, until the configuration changes; whether it was watched."""
+        with self._changing:
+            name = root_of(os.path.realpath(os.fsencode(path))).id
+            item = self.items.get(name)
+            if item is not None:
+                self._dropped.add(name)
+                item.holders.clear()
+                self._let_go()
+                self._settle()
+            return item is not None
+
+    def release(self, holder: str) -> None:
+        """Lets go of what only this holder wanted watched."""
+        with self._changing:
+            for item in self.items.values():
+                item.holders.discard(holder)
+            self._let_go()
+            self._settle()
+
+    def _hold(self, root: Root, holder: str) -> None:
+        if root.id not in self.items:
+            settings = self._settings(root, [item.workspace.root for item in self.items.values()])
+            base = str(self.context.store_path)
+            workspace = Workspace(base, root, settings, self.hub, self.notify)
+            self.items[root.id] = Item(workspace, settings)
+            workspace.start()
+        self.items[root.id].holders.add(holder)
+
+    def _let_go(self) -> None:
+        """Before anybody else may watch the same directory its last snapshot is waited for."""
+        gone = [name for name, item in self.items.items() if not item.holders]
+        stopped = [self.items.pop(name).workspace for name in gone]
+        _stop(stopped, STOP_SECONDS)
+
+    def _settle(self) -> None:
+        """A workspace does not look into the ones that lie in it."""
+        roots = [item.workspace.root for item in self.items.values()]
+        for item in self.items.values():
+            settings = self._settings(item.workspace.root, roots)
+            if settings != item.settings:
+                item.settings = settings
+                item.workspace.change(settings)
+
+    def _settings(self, root: Root, others: Iterable[Root]) -> Settings:
+        rules = self.config.settings_for(root.path)
+        top = root.path + b"/"
+        inner = {other.path[len(top) :] for other in others if other.path.startswith(top)}
+        captured = self.config.rules_for(root.path)
+        return Settings(
+            rules=replace(captured, nested=captured.nested | frozenset(map(RelPath, inner))),
+            quiet=rules.quiet_ms / 1000,
+            longest=rules.longest_ms / 1000,
+            observer=rules.observer,
+            durable=self.config.durability != "none",
+        )
+
+    # What is there
+
+    def find(self, path: str) -> Workspace | None:
+        """The workspace of a root."""
+        item = self.items.get(root_of(os.path.realpath(os.fsencode(path))).id)
+        return item.workspace if item is not None else None
+
+    def all(self) -> list[Workspace]:
+        return [item.workspace for item in list(self.items.values())]
+
+    def is_wanted(self) -> bool:
+        """Whether somebody who may not come back relies on the service."""
+        return any(item.holders & {CONFIG, REQUEST} for item in list(self.items.values()))
+
+    def status(self) -> list[dict[str, Any]]:
+        found = [self._row(workspace) for workspace in self.all()]
+        for path, reason in self.refused.items():
+            root = root_of(os.fsencode(path))
+            empty = {"files": None, "pending": 0, "last_snapshot": None}
+            row = {"id": root.id, "root": path, "state": "paused", "reason": reason, **empty}
+            found.append(row)
+        return found
+
+    def _row(self, workspace: Workspace) -> dict[str, Any]:
+        row: dict[str, Any] = workspace.status()
+        if self.no_events and row["reason"] == MEANINGLESS:
+            row["reason"] = self.no_events
+        return row
+
+    def stop(self, seconds: float) -> bool:
+        with self._changing:
+            return _stop(self.all(), seconds)
+
+
+def _stop(workspaces: list[Workspace], seconds: float) -> bool:
+    """All commit at the same time; whether they got done."""
+    for workspace in workspaces:
+        workspace.stop()
+    until = time.monotonic() + seconds
+    done = [workspace.join(max(0.0, until - time.monotonic())) for workspace in workspaces]
+    for workspace, ended in zip(workspaces, done, strict=True):
+        if not ended:
+            log.warning("%s did not get done in time", workspace.root.shown)
+    return all(done)
