@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import stat
@@ -29,7 +30,7 @@ from typing import Any
 
 from .beneath import DIRECTORY, Beneath
 from .disk import CHUNK, GONE, UNSUPPORTED, Disk
-from .model import EXEC, FILE, LINK, ROOT, Oid, RelPath, join, parents
+from .model import EXEC, FILE, LINK, ROOT, Oid, RelPath, join, parents, show_path
 from .objects import hash_object
 from .plan import Left, Node, ReadBlob, Step, decode_step, encode_step
 from .rules import STAGING_PREFIX
@@ -360,14 +361,20 @@ class Transaction:
         return stat.S_ISLNK(mode) if node.kind == "link" else stat.S_ISREG(mode)
 
     def _is_still(self, at: int, name: bytes, node: Node) -> bool:
-        """Whether a displaced file is what the safety snapshot holds, with no writer left."""
-        if node.kind == "link":
-            return hash_object("blob", self.disk.readlink(name, at)) == node.oid
-        with self.disk.opened(name, READ, at=at) as fd:
-            if not _without_writers(self.disk, fd):
-                return False
-            info = self.disk.fstat(fd)
-            return stat.S_IMODE(info.st_mode) == node.mode and _hash(self.disk, fd) == node.oid
+        """Whether a displaced file is what the safety snapshot holds, with no writer left.
+
+        What cannot be read as that (a directory that was swapped in, say) is something else.
+        """
+        try:
+            if node.kind == "link":
+                return hash_object("blob", self.disk.readlink(name, at)) == node.oid
+            with self.disk.opened(name, READ, at=at) as fd:
+                if not _without_writers(self.disk, fd):
+                    return False
+                info = self.disk.fstat(fd)
+                return stat.S_IMODE(info.st_mode) == node.mode and _hash(self.disk, fd) == node.oid
+        except OSError:
+            return False
 
     def _sync_touched(self) -> None:
         touched = {RelPath(step.path.rpartition(b"/")[0]) for step in self.steps}
@@ -384,6 +391,41 @@ class Transaction:
 
 
 # Emptying staging
+
+
+def give_back(staging: Staging, steps: tuple[Step, ...]) -> list[Left]:
+    """Puts what is neither file nor link beside the place it was taken from.
+
+    It got into staging because somebody swapped it in while a step was made, and could not go
+    back because something else has its name by now.
+    """
+    paths = {_name(number): step.path for number, step in enumerate(steps)}
+    found: list[Left] = []
+    for at, name in staging.names():
+        mode = staging.disk.lstat(name, at).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            path = paths.get(name, RelPath(b"displaced"))
+            beside = _put_beside(staging, at, name, path)
+            found.append(Left(path, f"swapped while rolling back; now {show_path(beside)}"))
+    return found
+
+
+def _put_beside(staging: Staging, at: int, name: bytes, path: RelPath) -> RelPath:
+    head, _, last = path.rpartition(b"/")
+    staging.beneath.forget()
+    for number in itertools.count(1):
+        beside = b"%s.saved-%d" % (last[:200], number)
+        try:
+            staging.disk.rename_new(name, beside, at, staging.beneath.dir(RelPath(head)))
+        except FileExistsError:
+            continue
+        except OSError as error:
+            if error.errno not in GONE or not head:
+                raise
+            head = b""  # its directory went away: the root is always there
+            continue
+        return join(RelPath(head), beside)
+    raise AssertionError("unreachable")
 
 
 def unknown_in(staging: Staging, steps: tuple[Step, ...]) -> Displaced:

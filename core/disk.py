@@ -154,7 +154,12 @@ class Disk:
         left = CHUNK if limit is None else limit + 1
         while left > 0 and (part := self.read(fd, min(left, CHUNK))):
             parts.append(part)
-            left -= 0 if limit is None else len(part)
+            if limit is None:
+                continue
+            ended = len(part) < left <= CHUNK
+            left -= len(part)
+            if ended and left == 1:  # all that was expected, and a read that came short of more
+                break
         return b"".join(parts)
 
     def open_quietly(self, name: Name, flags: int, at: int | None = None) -> int:

@@ -1,11 +1,11 @@
 """Takes the snapshots and marks of one workspace: the one place where history grows.
 
 Order of one snapshot, and what is true if the process dies after each step:
-1. shared store lock, look at the tree, add new objects to a pack that nobody sees: nothing happened;
+1. shared store lock, a look at the tree, new objects in a pack that nobody sees: nothing yet;
 2. pack and index synced, renamed, directory synced, read back: unreferenced objects, to be swept;
 3. the snapshot's reference: it exists; a mark that was asked for does not, and was not acknowledged;
 4. the mark's reference: all done;
-5. the records of what was seen are kept: until then the next look takes longer, and nothing else.
+5. the records of what was seen are saved, once nobody waits: before that the next look is longer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from .about import Usual, encode_about
+from .about import Usual, decode_about, encode_about
 from .beneath import Beneath
 from .diff import diff_trees
 from .errors import Damaged
@@ -228,7 +228,7 @@ class Recorder:
         if last is not None and (last.files, last.about) == (files, about_oid):
             return last, 0
         writer.add("blob", about, about_oid)
-        changed = self._changed(look, files)
+        changed = self._changed(look, files, about)
         totals = self._totals(look)
         self.seq += 1
         fresh = Snapshot(
@@ -245,8 +245,8 @@ class Recorder:
         )
         return write_snapshot(writer, fresh, self.root.shown), changed
 
-    def _changed(self, look: Look, files: Oid) -> int:
-        """As counted while looking; by comparison of trees where the records were lost."""
+    def _changed(self, look: Look, files: Oid, about: bytes) -> int:
+        """As counted while looking; by comparison of snapshots where the records were lost."""
         if self.tree.trusted or self.last is None:
             return look.changed
         trees = {d.oid: d.raw for d in look.changes.values() if d is not None}
@@ -256,7 +256,10 @@ class Recorder:
             return self.store.tree(oid) if found is None else found
 
         try:
-            return sum(1 for _ in diff_trees(read, self.last.files, files))
+            paths = {change.path for change in diff_trees(read, self.last.files, files)}
+            was, now = decode_about(self.store.blob(self.last.about)), decode_about(about)
+            modes = {path for path, _ in was.modes.items() ^ now.modes.items()}
+            return len(paths | modes | (was.empty ^ now.empty))
         except Damaged:  # what the newest snapshot held is lost; `verify` says so
             return look.changed
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .about import decode_about
-from .apply import Journal, JournalFile, Staging, Transaction, unknown_in
+from .apply import Journal, JournalFile, Staging, Transaction, give_back, unknown_in
 from .beneath import Beneath
 from .diff import entry_at
 from .errors import BadInput, Damaged, TurnmarkError
@@ -75,6 +75,7 @@ def preview(recorder: Recorder, request: Request) -> Result:
 def rollback(recorder: Recorder, request: Request) -> Result:
     """Makes the workspace equal to the target, but for what must be kept."""
     store = recorder.store
+    finish_interrupted(recorder)
     then = _target_state(store, request)
     safety = recorder.take(sync=True, note=f"before {request.op}")
     now = stored_state(store, safety.snapshot)
@@ -85,6 +86,9 @@ def rollback(recorder: Recorder, request: Request) -> Result:
     if refusal:
         return replace(planned, outcome="refused", reason=refusal)
     if not plan.steps:
+        if request.op != "rollback":  # it counts all the same, or no older one could be reached
+            extra = _extra(request, safety.snapshot)
+            recorder.record(MarkSpec("rollback", request.title, extra=extra), safety.snapshot)
         return replace(planned, outcome="nothing")
     recorder.record(_before_spec(request), safety.snapshot)
     conflicts = _carry_out(recorder, request, plan, then, safety.snapshot)
@@ -122,7 +126,7 @@ def _seen_state(recorder: Recorder, seen: Seen) -> State:
 
 def _check_paths(store: Store, request: Request, plan: Plan, then: State) -> None:
     """A path that neither the point nor the workspace has is a slip of the pen."""
-    for path in request.paths:
+    for path in request.paths if request.op == "rollback" else ():
         touched = any(step.path == path for step in plan.steps) or plan.kept
         if not touched and entry_at(then.read_tree, then.files, path) is None:
             if path in then.about.empty or any(s.path.startswith(path) for s in plan.steps):
@@ -189,7 +193,13 @@ def _first_per_path(found: Iterable[Left]) -> list[Left]:
 def _carry_out(
     recorder: Recorder, request: Request, plan: Plan, then: State, before: Snapshot
 ) -> list[Left]:
-    extra: dict[str, Any] = {
+    extra = _extra(request, before)
+    return _transact(recorder, plan.steps, then, before.id, request.target, extra)
+
+
+def _extra(request: Request, before: Snapshot) -> dict[str, Any]:
+    """What undo and redo will have to know."""
+    return {
         "op": request.op,
         "title": request.title,
         "subject": request.subject or request.label,
@@ -198,7 +208,6 @@ def _carry_out(
         "before": before.id.hex(),
         "paths": [show_path(path) for path in request.paths],
     }
-    return _transact(recorder, plan.steps, then, before.id, request.target, extra)
 
 
 def _transact(
@@ -278,13 +287,13 @@ def _verify(
 
 def _clear_staging(recorder: Recorder, staging: Staging, steps: tuple[Step, ...]) -> list[Left]:
     """Empties staging; bytes that the store does not hold are stored first, and named."""
+    saved = give_back(staging, steps)
     names = staging.names()
     unknown = unknown_in(staging, steps)
-    saved: list[Left] = []
     if unknown:
         kept = recorder.keep_displaced(unknown, "written while a rollback was under way")
         shown = kept.id.hex()[:12]
-        saved = [
+        saved += [
             Left(path, f"written while rolling back; saved: turnmark cat {shown} {show_path(path)}")
             for path in unknown
         ]

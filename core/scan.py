@@ -60,6 +60,7 @@ SWAPPED = frozenset({errno.ELOOP, errno.ENOTDIR})
 """Something else took the place of a name: it was never absent, and is not known."""
 
 Changes = dict[RelPath, Dir | None]
+Listing = tuple[list[str], "array[int]"]
 
 
 class Sink(Protocol):
@@ -125,10 +126,14 @@ class Look:
             self._settle_usual()
 
     def _enter_root(self) -> Frame:
-        rules = DirRules.root(self.ruleset, self._gitignore(self.beneath.fd))
-        frame = self._enter(ROOT, rules, None)
-        assert frame is not None  # the root is held open
-        return frame
+        fd = self.beneath.fd
+        listed = self._list(fd, ROOT)
+        rules = DirRules.root(self.ruleset, self._listed_gitignore(fd, listed))
+        return self._enter(ROOT, fd, listed, rules, None)
+
+    def _listed_gitignore(self, fd: int, listed: Listing) -> bytes | None:
+        """Most directories have none, and an open that fails costs more than a look at the names."""
+        return self._gitignore(fd) if ".gitignore" in listed[0] else None
 
     def _visit(self, top: Frame) -> Dir:
         """Depth first without recursion: trees may be deeper than Python's stack."""
@@ -151,8 +156,9 @@ class Look:
         reason = _reason_through(frame.rules, name)
         try:
             fd = self.beneath.dir(path)
-            rules = frame.rules.child(name, self._gitignore(fd))
-            return self._enter(path, rules, reason)
+            listed = self._list(fd, path)
+            rules = frame.rules.child(name, self._listed_gitignore(fd, listed))
+            return self._enter(path, fd, listed, rules, reason)
         except OSError as error:
             self._cannot_enter(frame, name, error)
             return None
@@ -168,10 +174,11 @@ class Look:
         self._doubt(frame, name)
         self._drop_child(frame, name)
 
-    def _enter(self, path: RelPath, rules: DirRules, left_out: GapReason | None) -> Frame:
-        fd = self.beneath.dir(path)
+    def _enter(
+        self, path: RelPath, fd: int, listed: Listing, rules: DirRules, left_out: GapReason | None
+    ) -> Frame:
         mode = stat.S_IMODE(self.disk.fstat(fd).st_mode)
-        names, stats = self._list(fd, path)
+        names, stats = listed
         self.dirs_seen += 1
         self.files_seen += len(names)
         old = self.tree.get(path)
@@ -191,13 +198,13 @@ class Look:
             and os.fsencode("\0".join(frame.names)) == old.names
         )
 
-    def _list(self, fd: int, path: RelPath) -> tuple[list[str], array[int]]:
+    def _list(self, fd: int, path: RelPath) -> Listing:
         """Names and stats in the order of the directory, which stays the same while it does.
 
         Notes what file system events may not tell of: files with several names, and databases.
         """
         names: list[str] = []
-        stats = array("q")
+        numbers: list[int] = []
         with self.disk.scandir(fd) as found:
             for item in found:
                 try:
@@ -206,10 +213,10 @@ class Look:
                     continue
                 name = item.name
                 names.append(name)
-                _append(stats, info)
+                numbers += _numbers(info)
                 if (info.st_nlink > 1 or name.endswith(MAPPED)) and stat.S_ISREG(info.st_mode):
                     self.always.add(join(path, os.fsencode(name)))
-        return names, stats
+        return names, array("q", numbers)
 
     def _gitignore(self, fd: int) -> bytes | None:
         """The rules file of a directory; a link, a directory or a FIFO of that name is none."""
@@ -540,6 +547,10 @@ class Look:
         pending = Deepest(by_parent)
         while (task := pending.pop()) is not None:
             path, names = task
+            if not names and (spliced := self._splice(path, done)) is not None:
+                done[path] = spliced
+                pending.ask_parent(path, look=False)
+                continue
             frame = self._resume(path)
             if frame is None:
                 pending.ask_parent(path, look=True)
@@ -550,6 +561,36 @@ class Look:
             done[path] = (frame, self._finish(frame))
             pending.ask_parent(path, look=False)
         return True
+
+    def _splice(
+        self, path: RelPath, done: dict[RelPath, tuple[Frame, Dir]]
+    ) -> tuple[Frame, Dir] | None:
+        """A directory in which only the trees of known children are new: nothing to look at.
+
+        None where more than that may have to be written, which the long way finds out.
+        """
+        old, rules = self.tree.get(path), self._rules.get(path)
+        if old is None or rules is None or rules.fingerprint != old.rules:
+            return None
+        raw = old.raw
+        for name in old.entered():
+            child, found = done.get(join(path, name), (None, None))
+            if child is None or found is None:
+                continue
+            if child.old is None or not child.old.raw or not found.raw:
+                return None
+            known = b"40000 %s\0" % name
+            if raw.count(known + child.old.oid) != 1:
+                return None  # also part of another name, with the same tree
+            raw = raw.replace(known + child.old.oid, known + found.oid)
+        return Frame(path, rules, old, old.mode, [], array("q")), self._with_tree(path, old, raw)
+
+    def _with_tree(self, path: RelPath, old: Dir, raw: bytes) -> Dir:
+        if raw == old.raw:
+            return old
+        found = replace(old, raw=raw, oid=self.sink.add("tree", raw))
+        self.changes[path] = found
+        return found
 
     def _resume(self, path: RelPath) -> Frame | None:
         """The frame of a known directory as it was recorded; None if it cannot be entered now."""

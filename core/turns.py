@@ -26,6 +26,7 @@ def begin(
     agent: str | None = None,
     messages: int | None = None,
     pid: int | None = None,
+    status: Status | None = None,
     labels: bool = True,
     sync: bool = True,
     paths: Iterable[RelPath] | None = None,
@@ -42,6 +43,7 @@ def begin(
         turn=next_turn(marks, session),
         turn_id=turn_id,
         agent=agent,
+        status=status,
         extra=_extra(messages=messages, pid=pid),
     )
     if running is None:

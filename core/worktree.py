@@ -17,7 +17,7 @@ from .about import Usual
 from .model import ROOT, Oid, RelPath, join
 from .objects import hash_object
 
-SCHEMA = 2
+SCHEMA = 3
 COLUMNS = "path, mode, oid, raw, names, stats, note, rules, subdirs, files, gaps, crc"
 DAMAGE = (sqlite3.DatabaseError, ValueError, KeyError, TypeError)
 
@@ -69,6 +69,8 @@ class WorkTree:
         self._notes: dict[RelPath, bytes] | None = None
         self._complete = False
         self._anew = False
+        self._unsaved: dict[RelPath, Dir | None] = {}
+        self._moved = False
         self._db: sqlite3.Connection | None = None
         try:
             self._open()
@@ -80,9 +82,7 @@ class WorkTree:
         os.chmod(self.path, 0o600)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
-        self._db.execute(
-            f"CREATE TABLE IF NOT EXISTS dirs ({COLUMNS}, PRIMARY KEY(path)) WITHOUT ROWID"
-        )
+        self._db.execute(f"CREATE TABLE IF NOT EXISTS dirs ({COLUMNS}, PRIMARY KEY(path))")
         self._db.execute("CREATE TABLE IF NOT EXISTS meta (key PRIMARY KEY, value)")
         row = self._db.execute("SELECT value FROM meta WHERE key='state'").fetchone()
         if row is not None:
@@ -100,7 +100,7 @@ class WorkTree:
 
     def _start_anew(self) -> None:
         """Throws away a cache that cannot be believed; if none can be kept, goes on without."""
-        self.close()
+        self._disconnect()
         for suffix in ("", "-wal", "-shm"):
             try:
                 os.unlink(self.path + suffix)
@@ -120,8 +120,13 @@ class WorkTree:
         self.base = self.usual = self.identity = None
         self.files = self.gaps = 0
         self._dirs, self._notes, self._complete, self._anew = {}, {}, True, True
+        self._unsaved = {}
 
     def close(self) -> None:
+        self.save()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -181,16 +186,19 @@ class WorkTree:
             if new is not None and new.note:
                 notes[path] = new.note
         state = (base, usual, generation, identity)
-        moved = state != (self.base, self.usual, self.generation, self.identity)
+        self._moved |= state != (self.base, self.usual, self.generation, self.identity)
         self.base, self.usual, self.generation, self.identity = state
         self.trusted = True
-        if changes or moved:
-            self._save(changes)
+        self._unsaved.update(changes)
 
-    def _save(self, changes: Changes) -> None:
-        """Best effort: a full disk costs the next process a scan and nothing else."""
-        if self._db is None:
+    def save(self) -> None:
+        """Keeps what was accepted for the next process; nobody needs to wait for it.
+
+        Best effort: a full disk, or a death before, costs the next process a look and nothing else.
+        """
+        if self._db is None or not (self._unsaved or self._moved):
             return
+        changes, self._unsaved, self._moved = self._unsaved, {}, False
         try:
             with self._db:
                 self._db.execute("BEGIN")
@@ -207,7 +215,7 @@ class WorkTree:
                 )
             self._anew = False
         except sqlite3.DatabaseError:
-            self.close()
+            self._disconnect()
 
     def _state(self) -> str:
         assert self.base is not None and self.usual is not None

@@ -32,10 +32,27 @@ from tests.stores import Bench, fsck
 from tests.trees import build
 
 WORK = "0123456789abcdef"
+Doc = dict[str, Any]
+Wrong = Callable[[Doc], object]
 
 texts = st.text(max_size=30) | st.sampled_from(["", "\n\n{}", "\udcff\x1b[0m", "ü\0€𝄞"])
 optional = st.none() | texts
 numbers = st.integers(0, 2**40)
+SNAPSHOT_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(("seq", "changed", "gaps", "total"), numbers),
+    "time_ns": st.integers(-(10**18), 2**62),
+    "note": texts,
+    "partial": st.booleans(),
+}
+MARK_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(("seq", "time_ns", "gaps"), numbers),
+    **dict.fromkeys(("session", "turn_id", "agent"), optional),
+    "kind": st.sampled_from(["manual", "turn-end"]),
+    "label": texts,
+    "turn": st.none() | numbers,
+    "status": st.sampled_from([None, "ok", "late"]),
+    "extra": st.dictionaries(texts, texts | numbers | st.none(), max_size=3),
+}
 
 
 @pytest.fixture
@@ -52,8 +69,7 @@ def plain_snapshot(about: Oid, **changes: Any) -> Snapshot:
     return replace(Snapshot(Oid(b""), WORK, 1, 10**18, EMPTY_TREE, about), **changes)
 
 
-@given(st.builds(dict, seq=numbers, time_ns=st.integers(-(10**18), 2**62), changed=numbers,
-                 gaps=numbers, total=numbers, note=texts, partial=st.booleans()), texts)  # fmt: skip
+@given(st.fixed_dictionaries(SNAPSHOT_FIELDS), texts)
 def test_a_snapshot_is_read_back_as_it_was_written(
     shared: Store, fields: dict[str, Any], root: str
 ) -> None:
@@ -65,10 +81,7 @@ def test_a_snapshot_is_read_back_as_it_was_written(
     assert read_snapshot(shared, made.id) == made
 
 
-@given(st.builds(dict, seq=numbers, time_ns=numbers, kind=st.sampled_from(["manual", "turn-end"]),
-                 label=texts, session=optional, turn=st.none() | numbers, turn_id=optional,
-                 agent=optional, status=st.sampled_from([None, "ok", "late"]), gaps=numbers,
-                 extra=st.dictionaries(texts, texts | numbers | st.none(), max_size=3)))  # fmt: skip
+@given(st.fixed_dictionaries(MARK_FIELDS))
 def test_a_mark_is_read_back_as_it_was_written(shared: Store, fields: dict[str, Any]) -> None:
     with shared.writing() as writer:
         commit = writer.add("commit", encode_commit(EMPTY_TREE, 0, b"x"))
@@ -107,34 +120,48 @@ def point_at(bench: Bench, name: str, oid: Oid) -> None:
     Path(bench.store.base, name).write_text(oid.hex() + "\n")
 
 
-def snapshot_doc(snapshot: Snapshot) -> dict[str, Any]:
-    return {
-        **{"turnmark": 1, "workspace": WORK, "root": "/", "seq": 2, "time_ns": 1, "note": ""},
-        **{"files": snapshot.files.hex(), "about": snapshot.about.hex(), "changed": 0},
-        **{"gaps": 0, "total": 0, "partial": False},
-    }
+def snapshot_doc(snapshot: Snapshot) -> Doc:
+    places = {"files": snapshot.files.hex(), "about": snapshot.about.hex()}
+    numbers = dict.fromkeys(("changed", "gaps", "total"), 0)
+    said = {"turnmark": 1, "workspace": WORK, "root": "/", "seq": 2, "time_ns": 1, "note": ""}
+    return {**said, **places, **numbers, "partial": False}
 
 
-MARK_DOC: dict[str, Any] = {
-    **{"turnmark": 1, "workspace": WORK, "seq": 2, "time_ns": 1, "kind": "manual", "label": ""},
-    **{"session": None, "turn": None, "turn_id": None, "agent": None, "status": None},
-    **{"gaps": 0, "extra": {}},
+MARK_DOC: Doc = {
+    "turnmark": 1,
+    "workspace": WORK,
+    "seq": 2,
+    "time_ns": 1,
+    "kind": "manual",
+    "label": "",
+    **dict.fromkeys(("session", "turn", "turn_id", "agent", "status")),
+    "gaps": 0,
+    "extra": {},
 }
-WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
+
+
+def without(key: str) -> Wrong:
+    return lambda doc: {k: v for k, v in doc.items() if k != key}
+
+
+def with_text(key: str) -> Wrong:
+    return lambda doc: doc | {key: "x"}
+
+
+WRONG: dict[str, Wrong] = {
     "no JSON": lambda doc: "",
     "a list": lambda doc: [1],
     "no version": lambda doc: doc | {"turnmark": None},
     "deep": lambda doc: None,
-    **{f"no {key}": lambda doc, key=key: {k: v for k, v in doc.items() if k != key}
-       for key in ("seq", "workspace", "time_ns", "gaps")},
-    **{f"{key} is no number": lambda doc, key=key: doc | {key: "x"} for key in ("seq", "gaps")},
-}  # fmt: skip
-WRONG_SNAPSHOT: dict[str, Callable[[dict[str, Any]], object]] = WRONG | {
+    **{f"no {key}": without(key) for key in ("seq", "workspace", "time_ns", "gaps")},
+    **{f"{key} is no number": with_text(key) for key in ("seq", "gaps")},
+}
+WRONG_SNAPSHOT: dict[str, Wrong] = WRONG | {
     "files are no id": lambda doc: doc | {"files": "zz"},
     "files are a short id": lambda doc: doc | {"files": "abcd"},
     "about is null": lambda doc: doc | {"about": None},
 }
-WRONG_MARK: dict[str, Callable[[dict[str, Any]], object]] = WRONG | {
+WRONG_MARK: dict[str, Wrong] = WRONG | {
     "extra is a number": lambda doc: doc | {"extra": 7},
 }
 
@@ -146,7 +173,7 @@ def text_of(doc: object) -> bytes:
 
 @pytest.mark.parametrize("wrong", WRONG_SNAPSHOT.values(), ids=WRONG_SNAPSHOT.keys())
 def test_a_malformed_snapshot_is_damage_and_does_not_hide_the_rest(
-    bench: Bench, wrong: Callable[[dict[str, Any]], object]
+    bench: Bench, wrong: Wrong
 ) -> None:
     one, two, three = points(bench, 3)
     data = encode_commit(EMPTY_TREE, 1, text_of(wrong(snapshot_doc(two))))
@@ -160,9 +187,7 @@ def test_a_malformed_snapshot_is_damage_and_does_not_hide_the_rest(
 
 
 @pytest.mark.parametrize("wrong", WRONG_MARK.values(), ids=WRONG_MARK.keys())
-def test_a_malformed_mark_is_damage_and_does_not_hide_the_rest(
-    bench: Bench, wrong: Callable[[dict[str, Any]], object]
-) -> None:
+def test_a_malformed_mark_is_damage_and_does_not_hide_the_rest(bench: Bench, wrong: Wrong) -> None:
     points(bench, 3)
     one, two, three = bench.history().marks()
     oid = put(bench.store, "tag", encode_tag(one.snapshot, "n", 1, text_of(wrong(MARK_DOC))))

@@ -161,9 +161,7 @@ class Counting(Disk):
         self.leases: list[int] = []
         self.open_fds: set[int] = set()
 
-    def open(
-        self, name: bytes | str, flags: int, mode: int = 0o600, at: int | None = None
-    ) -> int:
+    def open(self, name: bytes | str, flags: int, mode: int = 0o600, at: int | None = None) -> int:
         fd = super().open(name, flags, mode, at)
         self.open_fds.add(fd)
         return fd
@@ -220,9 +218,7 @@ def test_a_broken_lease_kills_nobody_and_marks_the_read(file: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "link", "gone", "device"])
-def test_what_takes_the_place_of_a_file_is_never_read_nor_waited_for(
-    file: Path, kind: str
-) -> None:
+def test_what_takes_the_place_of_a_file_is_never_read_nor_waited_for(file: Path, kind: str) -> None:
     class Swapping(Disk):
         def open(
             self, name: bytes | str, flags: int, mode: int = 0o600, at: int | None = None

@@ -209,7 +209,10 @@ def test_a_damaged_line_of_packed_refs_is_not_skipped(refs: RefStore, line: byte
 
 
 def test_peeled_lines_and_comments_of_git_are_read_over() -> None:
-    data = b"# pack-refs with: peeled fully-peeled sorted \n%s refs/t\n^%s\n" % (b"a" * 40, b"b" * 40)
+    data = b"# pack-refs with: peeled fully-peeled sorted \n%s refs/t\n^%s\n" % (
+        b"a" * 40,
+        b"b" * 40,
+    )
     assert parse_packed(data) == {"refs/t": Oid(b"\xaa" * 20)}
 
 

@@ -58,7 +58,9 @@ def test_a_dangerous_or_impossible_directory_is_refused(base: Path, path: str, w
     refused(base / path, base, why)
 
 
-@pytest.mark.parametrize("path", ["/", "//", "/.", "/home", "/tmp", "/etc", "/usr/lib", "/proc/self"])
+@pytest.mark.parametrize(
+    "path", ["/", "//", "/.", "/home", "/tmp", "/etc", "/usr/lib", "/proc/self"]
+)
 def test_directories_of_the_system_are_refused(base: Path, path: str) -> None:
     refused(path, base, "file system|home directory|system|holds turnmark's own store")
 

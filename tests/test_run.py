@@ -13,9 +13,11 @@ import time
 
 import pytest
 
+from core.store import Store
 from tests.live import COMMAND, DEADLINE, Live, is_running, until
 from tests.stores import fsck
-from tests.trees import build
+from watcher.client import connect
+from watcher.running import _progress
 
 pytestmark = pytest.mark.live
 
@@ -117,13 +119,13 @@ def test_the_run_is_one_turn_where_the_agent_tells_of_none(live, work):
 
 
 def test_the_agents_own_turns_take_the_place_of_the_run(live, work):
-    turns = "; ".join(
+    script = "; ".join(
         f"$TM turn begin --session mine --prompt p{n}; echo {n} > f{n}; $TM turn end --session mine"
         for n in (1, 2)
     )
     live.env["TM"] = f"{COMMAND[0]} -EP {live.base}/tm.py"
     (live.base / "tm.py").write_text(COMMAND[-1])
-    err = live.run("run", "--quiet", "--", "sh", "-c", turns, cwd=work)[2]
+    err = live.run("run", "--quiet", "--", "sh", "-c", script, cwd=work)[2]
     assert err == ""
     turns = [point for point in live.points(work) if point["kind"] == "turn"]
     assert [(point["session"], point["label"]) for point in turns] == [
@@ -216,12 +218,38 @@ def test_a_termination_is_handed_on(live, work):
     live.note_pid()
 
 
-def test_a_long_first_look_shows_how_far_it_is(terminal, work):
-    build(work, {f"{n % 40}/{n % 800}/{n}": str(n) for n in range(16_000)})
-    on = terminal("run", "--", "echo", "agent")
-    on.until("First look: .*files?.* a second")
-    on.until(r"\r\x1b\[K.*agent")
+def test_a_long_first_look_shows_how_far_it_is(terminal, live):
+    with Store.create(str(live.base / "data/store")).exclusive():
+        on = terminal("run", "--", "echo", "agent")
+        on.until("First look: ")
+    on.until(r"\r\x1b\[Kagent")
     assert on.end() == 0
+
+
+def test_without_a_terminal_it_is_said_once_and_with_quiet_never(live, work):
+    for words, said in (((), 1), (("--quiet",), 0)):
+        with Store.create(str(live.base / "data/store")).exclusive():
+            process = live.start("run", *words, "--", "echo", "agent", cwd=work)
+            until(lambda: any(row["state"] == "scanning" for row in _rows(live)))
+            if said:
+                assert process.stderr.readline() == f"First look ... ({work})\n".encode()
+        out, err = process.communicate(timeout=DEADLINE)
+        assert (process.returncode, out, err.count(b"First")) == (0, b"agent\n", 0)
+        live.ask("down")
+
+
+def _rows(live):
+    client = connect(live.context)
+    if client is None:
+        return []
+    with client:
+        return client.call("status")["workspaces"]
+
+
+def test_progress_has_a_rate_and_an_end():
+    row = {"root": "/w", "dirs_done": 50, "dirs_known": 200, "files": 4000}
+    assert _progress([row], 2.0) == "First look: 4,000 files, 2,000 a second, 25 %, 6 s left (/w)"
+    assert _progress([{**row, "dirs_done": 0}], 2.0) == "First look: 4,000 files (/w)"
 
 
 def test_when_the_service_is_killed_the_agent_goes_on_and_it_is_said(live, work):

@@ -408,9 +408,9 @@ def test_requests_that_make_no_sense_are_refused(live, work):
 
 
 def test_what_could_not_begin_in_time_is_not_done_at_all():
-    for seconds, gone in ((0.0, False), (60.0, True)):
+    for seconds, gone in ((0.0, nobody), (60.0, lambda: True)):
         waiting: Future[int] = Future()
-        settle([waiting], seconds, lambda gone=gone: gone, cancel=True)
+        settle([waiting], seconds, gone, cancel=True)
         assert waiting.cancelled()
         with pytest.raises(Busy, match="not done"):
             answer_of(waiting)

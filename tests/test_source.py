@@ -53,6 +53,9 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 # What is relied on in watchdog
 
 
+OVERFLOW: Any = InotifyEvent(-1, C.IN_Q_OVERFLOW, 0, b"")  # type: ignore[arg-type]
+
+
 class Listener:
     """A callback that writes down what it is told."""
 
@@ -93,7 +96,7 @@ def test_watchdog_tells_each_callback_once_of_an_overflow(inotify: Any, tmp_path
     one, other = Listener(), Listener()
     for name, listener in (("a", one), ("b", one), ("b", other)):
         inotify.add_callback(os.fsencode(tmp_path / name), C.IN_CREATE, listener, id(listener))
-    inotify.handle_event(InotifyEvent(-1, C.IN_Q_OVERFLOW, 0, b""))
+    inotify.handle_event(OVERFLOW)
     assert one.said == other.said == [("overflow", None)]
 
 
@@ -146,6 +149,16 @@ def test_watchdog_says_minus_one_for_what_may_not_be_read(tmp_path: Path) -> Non
 # Pruning, and directories that come, go and change places
 
 
+def make_anew(root: Path) -> None:
+    shutil.rmtree(root / "d")
+    build(root, {"d/e/f": ""})
+
+
+def replaced(root: Path) -> None:
+    shutil.rmtree(root)
+    root.mkdir()
+
+
 def exchange(one: Path, other: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.renameat2(-100, os.fsencode(one), -100, os.fsencode(other), 2) == 0
@@ -161,7 +174,7 @@ TREE = {"d/e/f": "1", "g/h/i": "2", "top": "3", "node_modules/x/y/z": "4", "d/ta
         (lambda r, o: (r / "d").rename(r / "D"), ["D/e/f", "D/new"]),
         (lambda r, o: (r / "d").rename(r / "g/d"), ["g/d/e/f", "g/h/i"]),
         (lambda r, o: (build(o / "in", {"p/q": ""}), (o / "in").rename(r / "in")), ["in/p/q"]),
-        (lambda r, o: (shutil.rmtree(r / "d"), build(r, {"d/e/f": ""})), ["d/e/f", "d/x"]),
+        (lambda r, o: make_anew(r), ["d/e/f", "d/x"]),
         (lambda r, o: exchange(r / "d", r / "g"), ["d/h/i", "g/e/f", "d/x", "g/x"]),
         (lambda r, o: exchange(r / "d", r / "top"), ["top/e/f", "d"]),
         (lambda r, o: (r / "node_modules").rename(r / "kept"), ["kept/x/y/z", "kept/x/new"]),
@@ -342,20 +355,25 @@ def test_an_overflow_makes_everything_dirty_and_lets_waiters_go(watched: Watched
 
 def test_on_an_overflow_trees_are_dirty_before_the_barrier_returns(watched: Watched) -> None:
     """watchdog tells the cookie directory first, since its watch is the oldest."""
-    reader: Any = watched.hub.reader
-    overflow = watched.hub.on_queue_overflow
+    hub: Any = watched.hub
+    release = hub._release
     seen: list[bool] = []
-    watched.hub.on_queue_overflow = lambda: (overflow(), seen.append(watched.tree.take().lost))[0]  # type: ignore[method-assign]
-    reader.handle_event(InotifyEvent(-1, C.IN_Q_OVERFLOW, 0, b""))
+
+    def look_then_release(*, good: bool) -> None:
+        seen.append(watched.tree.take().lost)
+        release(good=good)
+
+    hub._release = look_then_release
+    hub.reader.handle_event(OVERFLOW)
     assert seen == [True]
 
 
 class Gate:
     """Holds the reader back until it is opened."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Any) -> None:
         self.open, self.waiting = threading.Event(), threading.Event()
-        self.reader: Any = hub.reader
+        self.reader = hub.reader
         self.handle = self.reader._handle_batch
         self.reader._handle_batch = self.wait
 
@@ -503,7 +521,7 @@ def test_mounts_without_events_are_looked_at_each_time(watched: Watched) -> None
         shutil.rmtree,
         lambda root: root.rename(root.with_name("elsewhere")),
         lambda root: (root.rename(root.with_name("elsewhere")), root.mkdir()),
-        lambda root: (shutil.rmtree(root), root.mkdir()),
+        replaced,
     ],
 )
 def test_a_root_that_goes_is_noticed(watched: Watched, change: Callable[[Path], object]) -> None:

@@ -234,9 +234,9 @@ def test_a_lock_of_a_dead_process_is_free(store: Store) -> None:
 
 def test_writers_share_the_store_and_an_exclusive_one_shuts_them_out(store: Store) -> None:
     other = Store.open(store.base)
-    with store.writing(wait=0), other.writing(wait=0):
-        with pytest.raises(Busy), other.exclusive(wait=0.02):
-            pass
+    both = (store.writing(wait=0), other.writing(wait=0))
+    with both[0], both[1], pytest.raises(Busy), other.exclusive(wait=0.02):
+        pass
     with store.exclusive(wait=0), pytest.raises(Busy), other.writing(wait=0.02):
         pass
     with store.writing(wait=0):
@@ -311,9 +311,13 @@ def gate_is_free_for_writers(store: Store) -> bool:
 
 
 def test_a_failed_writer_gives_its_locks_back_and_leaves_nothing(store: Store) -> None:
-    with pytest.raises(ZeroDivisionError), store.writing() as writer:
-        writer.add("blob", b"never settled")
-        raise ZeroDivisionError
+    def fail() -> None:
+        with store.writing() as writer:
+            writer.add("blob", b"never settled")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     with store.exclusive(wait=0):
         assert os.listdir(f"{store.base}/objects/pack") == []
     assert not store.has(hash_object("blob", b"never settled"))
@@ -410,7 +414,14 @@ def test_another_copy_is_read_where_one_is_damaged(store: Store) -> None:
     data = b"kept twice " * 50
     (oid,) = put(store, data)
     (pack,) = store.packs()
-    git(store, "pack-objects", "-q", "--no-reuse-object", f"{store.base}/objects/pack/pack", data=oid.hex().encode())
+    git(
+        store,
+        "pack-objects",
+        "-q",
+        "--no-reuse-object",
+        f"{store.base}/objects/pack/pack",
+        data=oid.hex().encode(),
+    )
     damage_pack(pack.path + ".pack")
     assert Store.open(store.base).blob(oid) == data
 
@@ -458,17 +469,17 @@ def test_a_reader_keeps_reading_while_packs_are_consolidated_away(store: Store) 
 
 def test_readers_miss_nothing_while_writers_and_consolidation_run(store: Store) -> None:
     known: list[tuple[Oid, bytes]] = []
-    stop, wrong = threading.Event(), list[BaseException]()
+    stop, wrong = threading.Event(), list[str]()
 
     def read() -> None:
         own = Store.open(store.base)
         try:
             while not stop.is_set():
                 for oid, data in known[-20:]:
-                    assert own.has(oid)
-                    assert own.blob(oid) == data
-        except BaseException as error:
-            wrong.append(error)
+                    if not own.has(oid) or own.blob(oid) != data:
+                        wrong.append("missed")
+        except (TurnmarkError, OSError) as error:
+            wrong.append(str(error))
 
     readers = [in_thread(read) for _ in range(2)]
     for round_ in range(8):

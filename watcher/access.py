@@ -39,6 +39,17 @@ def open_store(context: Context) -> Store:
     return Store.open(str(context.store_path))
 
 
+@contextmanager
+def briefly_open(context: Context) -> Iterator[Store]:
+    """A store for one use in a long life: its packs are closed, not left to be found unused."""
+    store = open_store(context)
+    try:
+        yield store
+    finally:
+        for pack in store.packs():
+            pack.close()
+
+
 def find_root(context: Context, store: Store, directory: str | None) -> Root:
     """The known workspace that is, or holds, a directory; it need not exist any more."""
     path = _resolved(context, directory)

@@ -136,6 +136,7 @@ def turn_begin(recorder: Recorder, paths: Paths, params: Params) -> Answer:
         agent=text_or_none(params, "agent"),
         messages=number(params, "messages"),
         pid=number(params, "pid"),
+        status="late" if 0 < (number(params, "late_after_ns") or 0) < time.time_ns() else None,
         labels=params.get("labels") is not False,
         sync=_sync(params),
         paths=paths,

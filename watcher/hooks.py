@@ -57,6 +57,7 @@ class Hooks:
         self._last: dict[tuple[str, str], Last] = {}
         self._told_of_begins: dict[str, None] = {}
         self._lock = threading.Lock()
+        self._draining: threading.Thread | None = None
 
     def answer(self, params: Params, gone: Gone = nobody) -> dict[str, Any]:
         """What the hook is to print, if anything."""
@@ -189,18 +190,29 @@ class Hooks:
     # Events that came while nobody listened
 
     def drain(self) -> None:
-        """Called at start and now and then; what cannot be used is dropped."""
+        """Called at start and now and then; by a thread, as marks wait for the first look."""
+        busy = self._draining is not None and self._draining.is_alive()
+        if not busy and self._spooled():
+            self._draining = threading.Thread(
+                target=self._drain, name="turnmark-spool", daemon=True
+            )
+            self._draining.start()
+
+    def _spooled(self) -> list[str]:
         try:
-            names = sorted(name for name in os.listdir(self.spool) if name.endswith(".json"))
+            return sorted(name for name in os.listdir(self.spool) if name.endswith(".json"))
         except FileNotFoundError:
-            return
-        for name in names:
+            return []
+
+    def _drain(self) -> None:
+        """In the order in which they came; what cannot be used is dropped."""
+        for name in self._spooled():
             path = self.spool / name
             try:
                 params = _read(path)
                 if _age(params) < OLD_SECONDS:
                     self.answer(params)
-            except (TurnmarkError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - anything may lie there, and it must go
                 log.warning("the event %s is dropped: %s", name, error)
             finally:
                 path.unlink(missing_ok=True)

@@ -32,13 +32,16 @@ many seconds it may take (default 600), after which it is not done at all (kind 
     rollback {dir, point, paths, plan, dry_run}      undo, redo {dir, plan, dry_run}
                                              `plan` as shown by a dry run, "" to go without
     pin {dir, point}                         unpin {dir, point}
-    turn.begin {dirs, session, turn_id, prompt, messages, agent, pid, run}
+    turn.begin {dirs, session, turn_id, prompt, messages, agent, pid, run, late_after_ns}
     turn.end   {dirs, session, turn_id, messages, status}    no dirs: all of the session's
                                              {"marks":[...],"errors":[{"dir","error","hint","kind"}]}
     session.open {dirs, session, agent, prompt, pid}   watches the dirs, and begins a turn that
                                              gives way to the agent's own; as turn.begin
     session.pid {session, pid}               one more process that keeps the session open
     session.close {session, status}          {"known":bool,"turns":N,"files":N}
+    hook {agent, event, payload, env, cwd, pid, time_ns, wait_ms}    from watcher/hook.py: an event
+                                             of an agent, its payload in base64; {"out":what the
+                                             hook is to print, in base64}
     subscribe                                {}, then `event` notifications until the end
     stay                                     does not end by itself when nobody needs it
     reload                                   reads the configuration again: {"error":""}

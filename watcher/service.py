@@ -6,6 +6,7 @@ import faulthandler
 import logging
 import os
 import queue
+import resource
 import signal
 import sys
 import threading
@@ -19,7 +20,7 @@ from core.refs import TOP
 from core.store import Store
 
 from . import __version__, logs
-from .access import maintain
+from .access import briefly_open, maintain
 from .actions import ACTIONS, FULL, needed, text, texts
 from .address import make_private
 from .answers import answer_of, settle
@@ -27,6 +28,7 @@ from .client import PATIENCE, NotWatched
 from .config import Config, load_config
 from .context import Context
 from .deaths import Deaths
+from .hooks import Hooks
 from .protocol import PARAMS, VERSIONS, ProtocolError
 from .server import Connection, Server, UnknownMethod
 from .sessions import Sessions
@@ -43,6 +45,7 @@ UPKEEP_SECONDS = 30.0
 STOP_SECONDS = 7.0
 SWITCH_SECONDS = 0.0005
 """With the usual 5 ms the reader of events waits for threads that hash."""
+DESCRIPTORS = 65_536
 
 Params = Mapping[str, Any]
 
@@ -51,6 +54,7 @@ def serve(context: Context, path: str, readiness: Readiness, idle: float | None)
     """Runs the service until it is told to stop; holds the lock that says it is the only one."""
     sys.setswitchinterval(SWITCH_SECONDS)
     os.umask(0o077)
+    _raise_descriptor_limit()
     try:
         with holding(path):
             service = Service(context, path, idle)
@@ -85,6 +89,7 @@ class Service:
         self.watching = Watching(context, hub, no_events, self.notify)
         self.deaths = Deaths(self._on_death)
         self.sessions = Sessions(self.watching, self.settled, self.deaths.watch, self.notify)
+        self.hooks = Hooks(self.sessions, context.home / "spool")
         self.server = Server(path, self.handle)
         self.methods = {
             "hello": self._hello,
@@ -98,6 +103,7 @@ class Service:
             "session.close": lambda _, params: self.sessions.close(params),
             "turn.begin": lambda caller, params: self.sessions.begin(params, caller.gone),
             "turn.end": lambda caller, params: self.sessions.end(params, caller.gone),
+            "hook": lambda caller, params: self.hooks.answer(params, caller.gone),
             "subscribe": self._subscribe,
             "stay": self._stay,
             "reload": self._reload,
@@ -122,6 +128,7 @@ class Service:
         self.deaths.start()
         self.watching.apply(self._config)
         self.server.start()
+        self.news.put("tick")
         self.notifier.say(READY="1", STATUS=self._summary())
         log.info("turnmark %s serves %s, process %d", __version__, self.path, os.getpid())
 
@@ -148,6 +155,7 @@ class Service:
         self._check_config()
         self._check_socket()
         self._sweep()
+        self.hooks.drain()
         self.sessions.tidy()
         self._keep_up()
         if self.notifier.watchdog:
@@ -254,8 +262,8 @@ class Service:
 
     def _tidy_store(self) -> None:
         try:
-            store = Store.open(str(self.context.store_path))
-            maintain(self.context, store, [w.root for w in self.watching.all()])
+            with briefly_open(self.context) as store:
+                maintain(self.context, store, [w.root for w in self.watching.all()])
         except Exception:  # the next upkeep tries again
             log.exception("tidying up the store failed")
 
@@ -369,6 +377,13 @@ class Service:
         log.info("told to stop: %s", text(params, "why", "no reason given")[:100])
         self.news.put("stop")
         return {"pid": os.getpid()}
+
+
+def _raise_descriptor_limit() -> None:
+    """Every workspace maps the store's packs; the usual soft limit is for programs that select."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _patience(params: Params) -> float:

@@ -22,6 +22,7 @@ from core.recorder import Recorder
 from core.store import Store
 from core.undo import open_turns
 
+from .access import briefly_open
 from .actions import (
     ACTIONS,
     Paths,
@@ -300,8 +301,8 @@ class Sessions:
         self.watching.release(_holder(session.id))
 
     def _files_changed(self, session: Session) -> int:
-        store = Store.open(str(self.watching.context.store_path))
-        return sum(_changed(store, name, first) for name, first in session.before.items())
+        with briefly_open(self.watching.context) as store:
+            return sum(_changed(store, name, first) for name, first in session.before.items())
 
 
 def _holder(session: str) -> str:

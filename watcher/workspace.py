@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from core import scan
 from core.errors import Busy, TurnmarkError
 from core.history import MarkSpec
 from core.model import RelPath, Snapshot, rfc3339
@@ -44,6 +45,7 @@ RETRY_MOST = 30.0
 AUDIT_SECONDS = 600.0
 SCAN_SECONDS = 30.0
 ALWAYS_MOST = 20_000
+MAPPED = tuple(os.fsencode(ending) for ending in scan.MAPPED)
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class Workspace:
         self._burst = Burst(settings.quiet, settings.longest)
         self._bell = threading.Condition()
         self._asks: deque[Ask] = deque()
+        self._note = ""
         self._rung = False
         self._changed = False
         self._stopping = False
@@ -143,6 +146,10 @@ class Workspace:
             self.settings = settings
             self._changed = True
             self._bell.notify()
+
+    def because(self, note: str) -> None:
+        """What the snapshots of the bursts to come are noted with, until told otherwise."""
+        self._note = note
 
     def status(self) -> dict[str, object]:
         (state, reason), last = self._shown, self.last
@@ -272,6 +279,8 @@ class Workspace:
 
     def _serve(self) -> None:
         while True:
+            if not self._called() and self.recorder is not None:
+                self.recorder.tree.save()  # while nobody waits
             ask = self._next()
             if ask is not None:
                 self._answer(ask)
@@ -318,7 +327,7 @@ class Workspace:
             return
         if due is not None and now >= due:
             self._check_root()
-            self._snapshot("")
+            self._snapshot(self._note)
         elif now >= self._next_look:
             self._check_root()
             self._audit()
@@ -371,14 +380,16 @@ class Workspace:
         paths = dirty.paths()
         assert self.recorder is not None
         always = self.recorder.always
-        if paths is None or len(always) > ALWAYS_MOST or self._newly_linked(dirty, always):
+        linked = self._meet(dirty.files - always, always)
+        if paths is None or linked or len(always) > ALWAYS_MOST:
             return None
         blind = self._source.blind() if self._source is not None else ()
         return sorted({*paths, *always, *blind})
 
-    def _newly_linked(self, dirty: Dirty, known: set[RelPath]) -> bool:
-        """A file that has got a second name: only a full look finds the first one."""
-        return any(self._linked(path) for path in dirty.files - known)
+    def _meet(self, files: frozenset[RelPath], always: set[RelPath]) -> bool:
+        """Takes note of new databases; True for a second name, whose first one is not known."""
+        always |= {path for path in files if path.endswith(MAPPED)}
+        return any(self._linked(path) for path in files)
 
     def _linked(self, path: RelPath) -> bool:
         try:

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -18,15 +19,18 @@ from typing import Any
 from core.clear import clear
 from core.consolidate import consolidate, needed
 from core.counts import CountBook
+from core.diff import entry_at
 from core.disk import REAL
 from core.errors import BadInput, Busy, NoStore, TurnmarkError
-from core.history import MarkSpec
+from core.history import MarkSpec, read_snapshot
 from core.imports import archives_at
-from core.model import Point, is_within, parse_path, rfc3339, show_path
+from core.model import Point, RelPath, is_within, parse_path, rfc3339, show_path
 from core.objects import hash_object
 from core.patch import render
+from core.plan import State
 from core.recorder import Recorder
 from core.retention import MEGABYTE, Policy, Pruned, auto_prune, prune, record_of, state_of
+from core.rollback import stored_state
 from core.roots import Root, root_of
 from core.store import Store
 from core.sweep import size_on_disk
@@ -35,8 +39,10 @@ from core.turns import label_of
 
 from ..access import locked, open_store, opened, policy_of
 from ..acting import acting, by_service
+from ..client import connect
 from ..context import Context, context_from
 from ..differences import change_lines, difference, is_private, total
+from ..outcomes import nothing
 from ..views import View, private_paths
 from ..words import one_line
 
@@ -125,7 +131,8 @@ def store_status(context: Context | None = None) -> Answer:
 
 def _project(store: Store, workspace: str, root: str) -> Answer:
     timeline = Timeline(store, workspace)
-    times = [one.time_ns / 1e9 for one in (*timeline.snapshots, *timeline.marks)]
+    times = [one.time_ns / 1e9 for one in timeline.snapshots]
+    times += [mark.time_ns / 1e9 for mark in timeline.marks]
     return {
         "hash": workspace,
         "workdir": root,
@@ -250,10 +257,6 @@ class CheckpointManager:
     """Owns what one agent has done in its turn; everything else lies in the store."""
 
     format_checkpoint_list = staticmethod(format_checkpoint_list)
-    store_status = staticmethod(store_status)
-    prune_checkpoints = staticmethod(prune_checkpoints)
-    clear_all = staticmethod(clear_all)
-    clear_legacy = staticmethod(clear_legacy)
 
     def __init__(
         self,
@@ -296,7 +299,7 @@ class CheckpointManager:
             return False
         try:
             return self._ensure(working_dir, reason)
-        except Exception as error:  # noqa: BLE001 - an agent's tool must never fail by this
+        except Exception as error:
             self._notice = f"No checkpoint of {working_dir!r} was made: {error}"
             log.warning("%s", self._notice, exc_info=not isinstance(error, TROUBLE))
             return False
@@ -315,12 +318,12 @@ class CheckpointManager:
 
     def record_agent_write(self, file_path: str) -> None:
         """Remembers what the agent wrote, by which a safe restore knows what others did since."""
-        try:
-            path = os.path.realpath(os.fsencode(os.path.expanduser(file_path)))
-            with open(path, "rb") as file:
-                self._written[path] = hash_object("blob", file.read())
-        except TROUBLE as error:
-            log.debug("not remembered: %s: %s", file_path, error)
+        if "\0" in file_path:
+            return
+        path = os.path.realpath(os.fsencode(os.path.expanduser(file_path)))
+        self._written.pop(path, None)  # what is written last is forgotten last
+        if (content := _content(path)) is not None:
+            self._written[path] = content
         while len(self._written) > LEDGER:
             del self._written[next(iter(self._written))]
 
@@ -350,7 +353,8 @@ class CheckpointManager:
 
     def _listed(self, store: Store, root: Root) -> list[Answer]:
         timeline = Timeline(store, root.id)
-        CountBook(store).fill(timeline.pairs()[: self.max_snapshots], LISTING_SECONDS)
+        if pairs := timeline.pairs()[: self.max_snapshots]:
+            CountBook(store).fill(pairs, LISTING_SECONDS)
         oldest = timeline.marks[0].seq if timeline.marks else 0
         points = timeline.points()[: self.max_snapshots]
         return [_checkpoint(point, point.seq == oldest) for point in points]
@@ -415,31 +419,53 @@ class CheckpointManager:
         context, root = self._context(), _root(working_dir)
         timeline = Timeline(open_store(context), root.id)
         target = _target(timeline, commit_hash)
-        params: Answer = {"point": target.snapshot.hex(), "plan": plan}
+        params: Answer = {"point": target.snapshot.hex(), "plan": plan, "paths": []}
         skipped: list[str] = []
         if file_path is not None:
             params["paths"] = [_literal(file_path)]
-        elif safe and (skipped := self._edited(context, root, params)):
-            params["paths"] = _others(
-                _act(context, root, "rollback", params, dry_run=True), skipped
-            )
-        if params.get("paths") == []:
-            done = _nothing_left()
-        else:
-            done = _act(context, root, "rollback", params)
-        told = _told(done, target, root, skipped)
+        elif safe:
+            skipped, params["paths"] = self._edited(context, root, params)
+        only_edited = bool(skipped) and not params["paths"]
+        done = nothing() if only_edited else _act(context, root, "rollback", params)
+        then = stored_state(timeline.store, read_snapshot(timeline.store, target.snapshot))
+        told = _told(done, target, then, root)
+        told["skipped_user_edits"] = skipped
         return told if file_path is None else {**told, "file": file_path}
 
-    def _edited(self, context: Context, root: Root, params: Answer) -> list[str]:
-        """What a restore would change or delete of what was written by the agent, and since then
-        by another."""
+    def _edited(self, context: Context, root: Root, params: Answer) -> tuple[list[str], list[str]]:
+        """What others changed since the agent wrote it, and then all else that would change."""
         would = _act(context, root, "rollback", params, dry_run=True)
-        out: list[str] = []
-        for path in [*would["replaced"], *would["deleted"]]:
-            whole = root.path + b"/" + parse_path(path)
-            if whole in self._written and _content(whole) != self._written[whole]:
-                out.append(path)
-        return out
+        edited = [
+            path
+            for path in (*would["replaced"], *would["deleted"])
+            if (was := self._written.get(root.path + b"/" + parse_path(path))) is not None
+            and was != _content(root.path + b"/" + parse_path(path))
+        ]
+        stay = [parse_path(path) for path in edited]
+        others = [p for p in _changed(would) if not any(is_within(s, parse_path(p)) for s in stay)]
+        return edited, others if edited else []
+
+    # Upkeep; the store's own limits are in turnmark's configuration
+
+    def store_status(self) -> Answer:
+        return store_status(self._context())
+
+    def prune_checkpoints(
+        self,
+        retention_days: int = 7,
+        delete_orphans: bool = True,
+        max_total_size_mb: int | None = None,
+        orphan_allowlist: Collection[str] | None = None,
+    ) -> dict[str, int]:
+        size = self.max_total_size_mb if max_total_size_mb is None else max_total_size_mb
+        context = self._context()
+        return prune_checkpoints(retention_days, delete_orphans, size, orphan_allowlist, context)
+
+    def clear_all(self) -> Answer:
+        return clear_all(self._context())
+
+    def clear_legacy(self) -> dict[str, int]:
+        return clear_legacy(self._context())
 
     # Places
 
@@ -480,16 +506,23 @@ def _act(context: Context, root: Root, action: str, params: Answer, **more: obje
 def _take(context: Context, root: Root, label: str, again: bool) -> bool:
     """The other seam. A service keeps every state by itself, so only points are asked of it."""
     opened(context, root.shown, True)
-    if again:
-        spec = None
-    else:
-        spec = MarkSpec("manual", label=label, agent="hermes")
-        if by_service(context, root, "mark", {"label": label}) is not None:
-            return True
+    if again and _is_watched(context, root):
+        return False
+    if not again and by_service(context, root, "mark", {"label": label}) is not None:
+        return True
+    spec = None if again else MarkSpec("manual", label=label, agent="hermes")
     with locked(context, root.shown, create=True) as recorder:
         taken = recorder.take(mark=spec, always_mark=False, sync=not again, note=label)
         _tidy(recorder)
         return taken.mark is not None
+
+
+def _is_watched(context: Context, root: Root) -> bool:
+    client = connect(context)
+    if client is None:
+        return False
+    with client:
+        return root.shown in client.call("roots")["roots"]
 
 
 def _tidy(recorder: Recorder) -> None:
@@ -514,7 +547,7 @@ def _root(working_dir: str) -> Root:
 
 def _target(timeline: Timeline, commit_hash: str) -> Target:
     """Of this directory's own snapshots the one whose id begins so, in either case."""
-    if not isinstance(commit_hash, str) or not _HASH.fullmatch(commit_hash):
+    if not _HASH.fullmatch(commit_hash):
         raise BadInput(f"Invalid commit hash (expected 4-64 hex characters): {commit_hash!r}")
     ids = {mark.snapshot for mark in timeline.marks} | set(timeline.history.snapshot_ids.values())
     if not ids:
@@ -542,56 +575,55 @@ def _literal(file_path: str) -> str:
     return path
 
 
-def _others(would: Answer, skipped: list[str]) -> list[str]:
-    """All that would change but for some, and what they lie in."""
-    paths = [path for name in ("created", "replaced", "deleted", "modes") for path in would[name]]
-    kept = [parse_path(path) for path in skipped]
-    return [p for p in paths if not any(is_within(one, parse_path(p)) for one in kept)]
-
-
-def _nothing_left() -> Answer:
-    return {"outcome": "nothing", "kept": [], "conflicts": []}
-
-
 def _content(path: bytes) -> bytes | None:
+    """The object that a regular file would be."""
     try:
-        with REAL.opened(path) as fd:
-            return hash_object("blob", REAL.read_all(fd))
+        with REAL.opened(path, os.O_RDONLY | os.O_NONBLOCK) as fd:
+            is_file = stat.S_ISREG(REAL.fstat(fd).st_mode)
+            return hash_object("blob", REAL.read_all(fd)) if is_file else None
     except OSError:
         return None
 
 
-def _told(done: Mapping[str, Any], target: Target, root: Root, skipped: list[str]) -> Answer:
-    """A rollback's result under the predecessor's names."""
+def _changed(done: Mapping[str, Any]) -> list[str]:
+    return [path for name in ("created", "replaced", "deleted", "modes") for path in done[name]]
+
+
+def _told(done: Mapping[str, Any], target: Target, then: State, root: Root) -> Answer:
+    """A rollback's result under the predecessor's names; a success only if all is back."""
     conflicts, kept = done["conflicts"], done["kept"]
-    deleted = set(done.get("deleted", ()))
-    changed = [
-        p for name in ("created", "replaced", "deleted", "modes") for p in done.get(name, ())
-    ]
-    ok = done["outcome"] in ("done", "nothing") and not conflicts
+    missing = [one["path"] for one in (*conflicts, *kept) if _holds(then, one["path"])]
+    undeleted = [one["path"] for one in conflicts if not _holds(then, one["path"])]
+    went = done["outcome"] in ("done", "nothing")
+    ok = went and not missing and not undeleted
     return {
         "success": ok,
         "restored_to": target.snapshot.hex()[:SHORT],
         "reason": _reason(target.point),
         "directory": root.shown,
-        "restored_files": changed if done["outcome"] == "done" else [],
-        "skipped_user_edits": skipped,
+        "restored_files": _changed(done) if done["outcome"] == "done" else [],
+        "skipped_user_edits": [],
         "skipped_oversize": [one["path"] for one in kept if one["reason"].startswith("oversize")],
-        "failed_deletes": [one["path"] for one in conflicts if one["path"] in deleted],
+        "failed_deletes": undeleted,
         "nested_repositories": [],
         "kept": kept,
         "conflicts": conflicts,
-        "undo": done.get("undo"),
+        "undo": done["undo"],
         "debug": None,
-        **({} if ok else {"error": _failure(done), "plan": done.get("plan", "")}),
+        **({} if ok else {"error": _failure(done, missing + undeleted), "plan": done["plan"]}),
     }
 
 
-def _failure(done: Mapping[str, Any]) -> str:
+def _holds(state: State, path: str) -> bool:
+    return entry_at(state.read_tree, state.files, RelPath(parse_path(path))) is not None
+
+
+def _failure(done: Mapping[str, Any], paths: list[str]) -> str:
     if done["outcome"] == "refused":
         return f"Refused: {done.get('reason')}. To go ahead, restore with plan={done['plan']!r}."
-    paths = ", ".join(one_line(str(one["path"]), 60) for one in done["conflicts"][:5])
-    return f"{len(done['conflicts'])} paths could not be restored: {paths}"
+    shown = ", ".join(one_line(path, 60) for path in paths[:5])
+    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
+    return f"Not restored: {shown}{more}."
 
 
 def _checkpoint(point: Point, first: bool) -> Answer:

@@ -1,0 +1,210 @@
+"""What may be wrong with an installation, each finding with its cure; changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from core.errors import NoStore, TurnmarkError
+from core.store import Store
+
+from .address import candidates, distrust
+from .agents import AGENTS, client
+from .agents.model import Agent
+from .agents.settings import Ledger, plan, present
+from .agents.wishes import Place
+from .client import connect
+from .context import Context
+
+Level = Literal["ok", "hint", "problem"]
+
+FEW_WATCHES = 65_536
+SLOW_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    level: Level
+    what: str
+    cure: str = ""
+
+
+def look(context: Context) -> Iterator[Finding]:
+    yield from _config(context)
+    yield from _places(context)
+    yield from _system()
+    yield from _service(context)
+    yield from _client(context)
+    yield from _agents(context)
+
+
+def _config(context: Context) -> Iterator[Finding]:
+    try:
+        enabled = context.config.enabled
+    except TurnmarkError as error:
+        yield Finding("problem", error.message, error.hint or "Run `turnmark config check`.")
+        return
+    if enabled:
+        yield Finding("ok", "The configuration is in order.")
+    else:
+        cure = f"Change it in {context.config_path}."
+        yield Finding("problem", "turnmark is switched off: `enabled: false`.", cure)
+
+
+def _places(context: Context) -> Iterator[Finding]:
+    for path in (str(context.home), candidates(context.env)[0]):
+        if os.path.lexists(path) and (reason := distrust(path)):
+            yield Finding("problem", f"{path} {reason}.", f"Run `chmod 700 {path}`, as its owner.")
+    try:
+        Store.open(str(context.store_path))
+        yield Finding("ok", f"The store is {context.store_path}.")
+    except NoStore:
+        yield Finding("ok", "There is no store yet; the first snapshot makes one.")
+    except TurnmarkError as error:
+        yield Finding("problem", error.message, error.hint or "Run `turnmark store verify`.")
+    if context.home.is_dir() and shutil.disk_usage(context.home).free < 200 << 20:
+        cure = "Make room, or move it with --home."
+        yield Finding("problem", f"The disk of {context.home} is nearly full.", cure)
+
+
+def _system() -> Iterator[Finding]:
+    try:
+        most = int(Path("/proc/sys/fs/inotify/max_user_watches").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return
+    if most < FEW_WATCHES:
+        yield Finding(
+            "hint",
+            f"Only {most:,} directories can be watched by one user.",
+            "Run `sudo sysctl fs.inotify.max_user_watches=524288`.",
+        )
+
+
+def _service(context: Context) -> Iterator[Finding]:
+    try:
+        found = connect(context)
+        if found is None:
+            yield Finding("hint", "The service does not run.", "Run `turnmark up`.")
+            return
+        with found:
+            status = found.call("status")
+    except TurnmarkError as error:
+        yield Finding("problem", error.message, "Run `turnmark down`, then `turnmark up`.")
+        return
+    yield Finding("ok", f"The service runs: process {status['service']['pid']}.")
+    for row in status["workspaces"]:
+        if row["state"] in ("paused", "degraded"):
+            yield Finding("problem", f"{row['root']} is {row['state']}: {row['reason']}.", SEE_LOG)
+
+
+SEE_LOG = "See `turnmark status` and the service's log."
+
+
+def _client(context: Context) -> Iterator[Finding]:
+    if not Ledger(context.home).records:
+        return
+    for path, text in client.files(context).items():
+        if broken := client.is_whole(path):
+            yield Finding("problem", f"{path} {broken}.", "Run `turnmark init --all`.")
+        elif path.read_text(encoding="utf-8") != text:
+            yield Finding("problem", f"{path} is of another version.", "Run `turnmark init --all`.")
+    yield from _speed(context)
+
+
+def _speed(context: Context) -> Iterator[Finding]:
+    path = client.hook_path(context)
+    if client.is_whole(path):
+        return
+    began = time.monotonic()
+    try:
+        subprocess.run([path], stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        yield Finding("problem", f"{path} does not run: {error}.", "Run `turnmark init --all`.")
+        return
+    took = time.monotonic() - began
+    if took > SLOW_SECONDS:
+        cure = "Is the machine busy, or the interpreter on a slow disk?"
+        yield Finding("hint", f"A call of the hook takes {took * 1000:.0f} ms.", cure)
+
+
+def _agents(context: Context) -> Iterator[Finding]:
+    ledger, place = Ledger(context.home), Place(context)
+    known = {record.agent for record in ledger.records.values()}
+    found = {agent.name for agent in present(context)}
+    for agent in AGENTS.values():
+        if agent.name in known:
+            yield from _agent(agent, place, ledger)
+        elif agent.name in found:
+            cure = f"Run `turnmark init {agent.name}`."
+            yield Finding("hint", f"{agent.title} is here and does not tell turnmark.", cure)
+
+
+def _agent(agent: Agent, place: Place, ledger: Ledger) -> Iterator[Finding]:
+    changes, troubles = plan(agent, place, ledger)
+    cure, fine = f"Run `turnmark init {agent.name}`.", True
+    for change in changes:
+        if not change.idle and str(change.path) in ledger.records:
+            fine = False
+            yield Finding("problem", f"{agent.title}: {change.path} lacks what it had.", cure)
+    for one in troubles:
+        if one.needed:
+            fine = False
+            words = f"{agent.title}: {one.path} {one.reason}."
+            yield Finding("problem", words, f"See `turnmark init {agent.name} --print`.")
+    for check in CHECKS.get(agent.name, ()):
+        for finding in check(place.folder(agent)):
+            fine = False
+            yield finding
+    if fine:
+        yield Finding("ok", f"{agent.title} tells turnmark.")
+
+
+def _claude_off(folder: Path) -> Iterator[Finding]:
+    if _json(folder / "settings.json").get("disableAllHooks"):
+        cure = f"Take disableAllHooks out of {folder / 'settings.json'}."
+        yield Finding("problem", "Claude Code has its hooks switched off.", cure)
+
+
+def _codex_trust(folder: Path) -> Iterator[Finding]:
+    """What is trusted is in `[hooks.state]`, by a key that begins with the file's path."""
+    try:
+        text = (folder / "config.toml").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    if f"{folder / 'hooks.json'}:" not in text:
+        yield Finding(
+            "hint",
+            "Codex does not trust the hooks yet, and tells only of the ends of turns.",
+            "Start codex, type /hooks, accept those with turnmark-hook.",
+        )
+
+
+def _hermes_consent(folder: Path) -> Iterator[Finding]:
+    allowed = folder / "shell-hooks-allowlist.json"
+    if client.MARKER not in (allowed.read_text(encoding="utf-8") if allowed.is_file() else ""):
+        cure = "Answer yes when Hermes asks, or start it with --accept-hooks."
+        yield Finding("hint", "Hermes has not been allowed to run the hooks yet.", cure)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+CHECKS = {
+    "claude-code": (_claude_off,),
+    "codex": (_codex_trust,),
+    "hermes": (_hermes_consent,),
+}
