@@ -20,7 +20,8 @@ compressing pool inside one write.
 Invariants, each with a test that fails if it breaks:
 
  1. A reference is made only after everything it reaches is synced, in place and read back.
- 2. References of snapshots and marks are created once and never moved; dropping one renames nothing.
+ 2. References of snapshots and marks are created once and never moved; dropping one
+    renames nothing.
  3. An acknowledgement is a return value that comes after the read-back; an error is an exception.
  4. The cache of what was seen is written after the reference. It may lag, it may be lost; nothing
     that it says is believed unless the newest snapshot, or the store, holds the object in question.

@@ -36,7 +36,7 @@ class Usual(NamedTuple):
 class About:
     """The decoded blob."""
 
-    usual: Usual = Usual()
+    usual: Usual = field(default_factory=Usual)
     rules: RuleSet = field(default_factory=RuleSet)
     coverage: Coverage = "full"
     modes: Mapping[RelPath, int] = field(default_factory=dict)

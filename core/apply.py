@@ -202,7 +202,7 @@ class Transaction:
     # Staging
 
     def stage(self, read_blob: ReadBlob) -> None:
-        """Writes every new content beside the tree; a full disk stops here, with nothing changed."""
+        """Writes every new content beside the tree; a full disk stops here, harmlessly."""
         self.staging.make()
         staged = [(n, s) for n, s in enumerate(self.steps) if s.action in ("create", "replace")]
         each = len(staged) < SYNC_EACH_BELOW

@@ -3,7 +3,7 @@
 Order of one snapshot, and what is true if the process dies after each step:
 1. shared store lock, a look at the tree, new objects in a pack that nobody sees: nothing yet;
 2. pack and index synced, renamed, directory synced, read back: unreferenced objects, to be swept;
-3. the snapshot's reference: it exists; a mark that was asked for does not, and was not acknowledged;
+3. the snapshot's reference: it exists; a mark that was asked for does not, and has no answer;
 4. the mark's reference: all done;
 5. the records of what was seen are saved, once nobody waits: before that the next look is longer.
 """
@@ -134,7 +134,7 @@ class Recorder:
         return made
 
     def keep_displaced(self, contents: Mapping[RelPath, tuple[int, bytes]], note: str) -> Snapshot:
-        """Stores what a rollback met in files it had moved aside: a snapshot of those paths only."""
+        """Stores what a rollback met in files it had moved aside: a snapshot of only those."""
         with self.store.writing() as writer:
             entries = {
                 path: Entry(mode, writer.add("blob", data))

@@ -132,7 +132,7 @@ class Look:
         return self._enter(ROOT, fd, listed, rules, None)
 
     def _listed_gitignore(self, fd: int, listed: Listing) -> bytes | None:
-        """Most directories have none, and an open that fails costs more than a look at the names."""
+        """Most directories have none, and a failing open costs more than a look at the names."""
         return self._gitignore(fd) if ".gitignore" in listed[0] else None
 
     def _visit(self, top: Frame) -> Dir:
@@ -684,7 +684,7 @@ class Look:
     # Which permissions are the usual ones
 
     def _settle_usual(self) -> None:
-        """After the very first look: writes the lines of `about` anew if most modes were unusual."""
+        """After the very first look: writes `about` anew if most modes were unusual."""
         usual = Usual(
             self._most_common(FILE, self.usual.file),
             self._most_common(EXEC, self.usual.exec),

@@ -377,7 +377,7 @@ class Store:
     # Left-overs and the generation
 
     def generation(self) -> int:
-        """Counts the times that something was taken out of the store; caches of before are stale."""
+        """Counts the times that something was taken out; caches of before are stale."""
         try:
             return int(self.disk.read_file(f"{self.base}/turnmark/generation"))
         except (FileNotFoundError, ValueError):
@@ -453,7 +453,7 @@ class Writer:
         self._pack = None
 
     def settle(self, *, sync: bool) -> Stored:
-        """Makes all added objects durable and reads them back; only then may a reference be made."""
+        """Makes what was added durable and reads it back; only then may a reference be made."""
         self._finish_pack(sync=sync)
         if sync and self._finished:
             self.store.disk.sync_dir(f"{self.store.base}/objects/pack")
@@ -483,7 +483,7 @@ class Writer:
         self.store.refs.create(name, oid, sync=sync)
 
     def drop(self) -> None:
-        """Lets go of what was not settled; finished packs stay as unreferenced, harmless objects."""
+        """Lets go of what was not settled; finished packs stay as harmless, unreferenced objects."""
         if self._pack is not None:
             self._pack.drop()
             self._pack = None

@@ -99,7 +99,7 @@ def _child(run: Callable[[Disk], object], disk: Disk) -> None:
     """Never returns: what pytest would do at exit is not this child's business."""
     try:
         run(disk)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it was, the parent must see it
         traceback.print_exc()
         os._exit(1)
     os._exit(0)

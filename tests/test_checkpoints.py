@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,17 @@ from core.history import History
 from core.roots import root_of
 from core.sessions import Sessions
 from core.store import Store
+from tests import trees
 from tests.stores import fsck
-from tests.trees import Dir, File, Leaf, Link, build, image
+from tests.trees import Dir, File, Link, image
 from watcher.agents import checkpoints
 from watcher.agents.checkpoints import CheckpointManager, format_checkpoint_list
 from watcher.context import context_from
+
+
+def build(root: Path, tree: dict[str, Any]) -> Path:
+    """Of leaves of any kind, whose common type would have to be spelled out each time."""
+    return trees.build(root, tree)
 
 
 @pytest.fixture(autouse=True)
@@ -509,7 +516,7 @@ def test_r_f1_empty_directories_come_back_and_special_files_stay(manager, work):
 
 
 def test_r_f2_links_are_kept_exactly(manager, work):
-    tree: dict[str, Leaf] = {
+    tree: dict[str, Any] = {
         "in": Link("a"),
         "dangling": Link("none"),
         "out": Link("/etc"),
@@ -540,8 +547,8 @@ def test_r_f3_all_permissions_come_back(manager, work):
 
 NAMES = [
     b"caf\xe9", b"\xff\xfe", b"a\nb", b"a\tb", b"a\rb", b"\x01", b"a\"'b", b"a\\b", b"-rf",
-    b"--help", b" lead", b"trail ", b"n" * 255, b":colon", b"*", b"br[1]", b"br1", b":(top)x", b"HEAD",
-    "n\u0303".encode(), "\u00f1".encode(), "\u2028".encode(),
+    b"--help", b" lead", b"trail ", b"n" * 255, b":colon", b"*", b"br[1]", b"br1", b":(top)x",
+    b"HEAD", "n\u0303".encode(), "\u00f1".encode(), "\u2028".encode(),
 ]  # fmt: skip
 
 
@@ -560,14 +567,15 @@ def test_r_f4_every_name_goes_there_and_back(manager, work):
 
 def test_r_f5_f6_f7_i6_a_path_means_itself(manager, work):
     here = os.fsencode(work) + b"/"
+    commits = []
     for text in (b"1", b"2"):
         for name in NAMES:
             with open(here + name, "wb") as file:
                 file.write(text)
-        commit = take(manager, work) if text == b"1" else commit
+        commits.append(take(manager, work))
     back: set[bytes] = set()
     for name in NAMES:
-        result = restored(manager, work, commit, os.fsdecode(name))
+        result = restored(manager, work, commits[0], os.fsdecode(name))
         assert [os.fsencode(path) for path in result["restored_files"]] == [name]
         back.add(name)
         now = {path for path, node in image(work).items() if node[-1] == b"1"}
@@ -598,14 +606,17 @@ def test_r_f8_f9_what_cannot_be_read_is_a_gap_and_stops_nothing(manager, work, m
 
 
 def in_child(run):
+    """Its end is never pytest's."""
     pid = os.fork()
     if pid == 0:
+        code = 1
         try:
             run()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
+            code = 0
+        finally:
+            if code:
+                traceback.print_exc()
+            os._exit(code)
     return pid
 
 

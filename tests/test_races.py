@@ -24,8 +24,9 @@ from core.recorder import Recorder
 from core.roots import Root, root_of
 from core.store import Store
 from tests.stores import ALL, Bench, fsck
-from tests.trees import Dir, Link, build, image
+from tests.trees import Dir, Leaf, Link, build, image
 
+Tree = dict[str, Leaf]
 SECONDS = 1.2
 CANARY = b"canary: this is outside of the workspace"
 
@@ -179,7 +180,7 @@ def test_a_directory_swapped_in_for_what_is_deleted_is_given_back(
     bench: Bench, again: bool
 ) -> None:
     point = bench.point()
-    build(bench.path, {"link": Link("f"), "new": "x"})
+    build(bench.path, Tree({"link": Link("f"), "new": "x"}))
     bench.reopen(SwappingDisk(bench.path, again=again))
     done = bench.back_to(point)
     assert [left.path for left in done.conflicts] == [b"link"]
@@ -302,7 +303,7 @@ def check_acknowledged(store: Store, roots: list[Root], told: list[list[str]]) -
 
 def test_a_tree_that_is_torn_down_while_it_is_looked_at_is_no_error(bench: Bench) -> None:
     def come_and_go() -> None:
-        build(bench.path, {"t/a/b/c": "1", "t/l": Link("a"), "t/e/": Dir(), "t/g": "2"})
+        build(bench.path, Tree({"t/a/b/c": "1", "t/l": Link("a"), "t/e/": Dir(), "t/g": "2"}))
         shutil.rmtree(bench.path / "t")
 
     with meanwhile(come_and_go):

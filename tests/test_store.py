@@ -475,9 +475,8 @@ def test_readers_miss_nothing_while_writers_and_consolidation_run(store: Store) 
         own = Store.open(store.base)
         try:
             while not stop.is_set():
-                for oid, data in known[-20:]:
-                    if not own.has(oid) or own.blob(oid) != data:
-                        wrong.append("missed")
+                missed = [o for o, data in known[-20:] if not own.has(o) or own.blob(o) != data]
+                wrong.extend(oid.hex() for oid in missed)
         except (TurnmarkError, OSError) as error:
             wrong.append(str(error))
 

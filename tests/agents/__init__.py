@@ -1,0 +1,1 @@
+"""The real agents, installed by npm, driven against a scripted model on loopback."""
