@@ -3,6 +3,7 @@
 The originals are only read: by `git rev-list` and `git cat-file`, without anybody's configuration,
 never by a checkout. A workspace's history grows at its end alone, so what is imported must be the
 first that it has; later imports go on where the last one ended, until it has snapshots of its own.
+Imported points are pinned: most are older than a prune keeps, and would be gone the next day.
 
 Order for one workspace, and what is true if the process dies after each step: 1. all objects are
 in packs, synced, unreferenced; 2. its register says where it lies; 3. references, oldest first: a
@@ -26,7 +27,7 @@ from .about import About, Usual, decode_about, encode_about, note
 from .diff import diff_trees, entry_at
 from .disk import Disk
 from .errors import BadInput, Damaged, TurnmarkError
-from .history import History, mark_ref, snapshot_ref, write_mark, write_snapshot
+from .history import History, mark_ref, pin_ref, snapshot_ref, write_mark, write_snapshot
 from .model import (
     EMPTY_TREE,
     EXEC,
@@ -308,11 +309,16 @@ class Import:
 
     def _publish(self, points: list[tuple[Snapshot, Mark]]) -> None:
         """One sync for all: what they reach is durable, and nothing is acknowledged before it."""
-        made: set[int] = set(History(self.store, self.root.id).snapshot_ids)
+        history = History(self.store, self.root.id)
+        made = set(history.snapshot_ids.values())
         for snapshot, mark in points:
-            if snapshot.seq not in made:
+            if snapshot.id not in made:
                 self.writer.publish(snapshot_ref(snapshot), snapshot.id, sync=False)
-                made.add(snapshot.seq)
+                made.add(snapshot.id)
+            if snapshot.id not in history.pins:
+                pin = pin_ref(self.root.id, snapshot.id)
+                self.writer.publish(pin, snapshot.id, sync=False)
+                history.pins.add(snapshot.id)
             self.writer.publish(mark_ref(mark), mark.id, sync=False)
         with self.store.disk.opened(self.store.base, os.O_RDONLY | os.O_DIRECTORY) as fd:
             self.store.disk.sync_fs(fd)
@@ -370,6 +376,17 @@ def stores_at(path: str) -> list[str]:
     return [one for one in (*below, *archived) if is_store(one)]
 
 
+def check_there(path: str) -> list[str]:
+    """`stores_at`, where there must be one."""
+    found = stores_at(path)
+    if not found:
+        raise BadInput(
+            f"{path} holds none of the predecessor's stores.",
+            "It is the directory 'checkpoints', or one of the repositories in it.",
+        )
+    return found
+
+
 def archives_at(path: str) -> list[str]:
     """What the predecessor put aside of its older kind, by its name."""
     path = os.path.realpath(path)
@@ -425,13 +442,7 @@ class Reader:
                 "There is no git on this machine, and the predecessor's stores are read by it.",
                 "Install git; turnmark needs it for nothing else.",
             )
-        found = stores_at(path)
-        if not found:
-            raise BadInput(
-                f"{path} holds none of the predecessor's stores.",
-                "It is the directory 'checkpoints', or one of the repositories in it.",
-            )
-        readers = {one: cls(one, program, disk) for one in found}
+        readers = {one: cls(one, program, disk) for one in check_there(path)}
         try:
             yield readers
         finally:

@@ -416,6 +416,23 @@ def moment_of(value: object) -> int | None:
 # What turnmark keeps in a document
 
 
+def note_of(action: str, data: Mapping[str, Any]) -> TurnNote:
+    """From what a turn's begin or end was told, and what it answered."""
+    return TurnNote(
+        kind="begin" if action == "turn.begin" else "end",
+        workspace=data["workspace"],
+        root=data["root"],
+        turn=data["turn"],
+        point=data["id"],
+        seq=data["seq"],
+        turn_id=data.get("turn_id"),
+        agent=data.get("agent"),
+        label=data.get("label", ""),
+        status=data.get("status"),
+        pid=data.get("pid"),
+    )
+
+
 def _begun(note: TurnNote) -> State:
     """A session of which its agent has written nothing yet."""
     said = {"task": _plain(note.label), "status": "in_progress"}

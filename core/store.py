@@ -483,7 +483,7 @@ class Writer:
         self.store.refs.create(name, oid, sync=sync)
 
     def drop(self) -> None:
-        """Lets go of what was not settled; finished packs stay as harmless, unreferenced objects."""
+        """Lets go of what was not settled; finished packs stay, harmless and unreferenced."""
         if self._pack is not None:
             self._pack.drop()
             self._pack = None

@@ -320,9 +320,19 @@ def test_after_snapshots_of_our_own_an_import_still_adds_nothing(store, base, wo
     assert "snapshots of its own" in import_stores(store, str(base))[0].error
 
 
+def test_old_points_outlive_the_next_prune(store, base, work, take):
+    three_states(take, work)
+    import_stores(store, str(base))
+    prune(store, Policy(max_points=1), (T0 + 10**8) * 10**9)
+    found = points(store, work)
+    assert [point.pinned for point in found] == [True] * 3
+
+
 def test_points_pruned_since_do_not_come_back(store, base, work, take):
     three_states(take, work)
     import_stores(store, str(base))
+    with store.exclusive():
+        store.refs.delete([name for name in store.refs.below(TOP) if "/p/" in name])
     prune(store, Policy(max_points=1, retention_days=0), (T0 + 1000) * 10**9)
     assert len(points(store, work)) == 1
     (done,) = import_stores(store, str(base))

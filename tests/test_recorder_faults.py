@@ -20,7 +20,6 @@ from tests.faults import FaultyDisk, ShortDisk, dies, failing
 from tests.stores import ALL, Bench, fsck
 from tests.trees import build
 
-
 AFTER = {b"a": b"changed", b"d/b": b"2", b"d/c": b"new", b"e/f/g": b"deep"}
 
 

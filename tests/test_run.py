@@ -176,6 +176,13 @@ def test_what_cannot_be_run_or_watched_is_said_before_anything_begins(live, work
     assert not (work / "no").exists()
 
 
+def test_switched_off_it_only_runs_the_agent(live, work):
+    live.config.write_text("enabled: false\n")
+    code, out, err = live.run("run", "--", "sh", "-c", "echo agent; exit 5", cwd=work)
+    assert (code, out, "switched off" in err) == (5, "agent\n", True)
+    assert connect(live.context) is None
+
+
 def test_the_agent_has_the_terminal(terminal):
     on = terminal(
         "run", "--", "sh", "-c", "tty; test -t 0 && test -t 2; echo is $?; read x; echo got $x"

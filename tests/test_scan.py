@@ -334,7 +334,7 @@ def test_an_edit_that_keeps_size_and_modification_time_is_seen(bench: Bench) -> 
 def test_edits_in_the_same_tick_are_seen(bench: Bench) -> None:
     build(bench.path, {"f": "00"})
     fd = os.open(bench.path / "f", os.O_WRONLY)
-    for number in range(10, 60):
+    for number in range(10, 41):
         os.pwrite(fd, b"%d" % number, 0)
         taken = bench.recorder.take(sync=False)
         if number % 10 == 0:
@@ -448,7 +448,7 @@ RULES = (
 )
 
 
-@settings(max_examples=60 if not os.environ.get("TURNMARK_DEEP") else 3000)
+@settings(max_examples=40 if not os.environ.get("TURNMARK_DEEP") else 3000)
 @given(st.sampled_from(RULES), st.lists(st.lists(moves, max_size=6), min_size=1, max_size=6))
 def test_looking_at_what_changed_tells_the_same_as_looking_at_everything(
     tmp_path_factory: pytest.TempPathFactory,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -126,6 +127,21 @@ def test_it_ends_by_itself_when_nobody_needs_it(live):
     pid = live.ask("up", "--idle", "1")["pid"]
     until(lambda: not is_running(pid))
     assert "nobody has needed" in live.log
+
+
+def test_the_init_system_is_told(live):
+    said = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    said.settimeout(20)
+    said.bind(str(live.base / "notify"))
+    live.env |= {"NOTIFY_SOCKET": str(live.base / "notify"), "WATCHDOG_USEC": "60000000"}
+    process = live.start("up", "--foreground")
+    live.pids.add(process.pid)
+    assert said.recv(1000).startswith(b"READY=1\nSTATUS=")
+    assert said.recv(1000).startswith(b"WATCHDOG=1")
+    process.terminate()
+    assert said.recv(1000) == b"STOPPING=1"
+    process.communicate(timeout=20)
+    said.close()
 
 
 def test_units_name_an_absolute_interpreter(live):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from core.disk import REAL
@@ -91,6 +91,21 @@ def _resolved(context: Context, directory: str | None) -> bytes:
 def _check_text(path: str) -> None:
     if not path or "\0" in path:
         raise BadInput("A path is empty or holds a NUL.", "Name a file or a directory.")
+
+
+def store_size(context: Context) -> dict[str, int]:
+    """Bytes on disk, and how many snapshots."""
+    try:
+        store = open_store(context)
+    except NoStore:
+        return {"bytes": 0, "snapshots": 0}
+    total = 0
+    for folder, _, names in os.walk(store.base):
+        for name in names:
+            with suppress(OSError):  # consolidated away
+                total += REAL.lstat(f"{folder}/{name}").st_size
+    snapshots = sum(name.split("/")[3] == "s" for name in store.refs.names(TOP))
+    return {"bytes": total, "snapshots": snapshots}
 
 
 # Writing

@@ -32,8 +32,10 @@ from .words import count
 
 IDLE_SECONDS = 900
 NOT_FOUND, NOT_RUNNABLE = 127, 126
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.05
 SHOW_SECONDS = 0.4
+PAUSE_SECONDS = 6.0
+"""Another command may have the workspace for a moment."""
 CLOSE_SECONDS = 90.0
 
 
@@ -61,6 +63,9 @@ def run(context: Context, wish: Wish) -> int:
     if missing:
         raise missing
     session = wish.session or f"run-{secrets.token_hex(4)}"
+    if not context.config.enabled:
+        note(context, "turnmark is switched off in the configuration: nothing is kept.")
+        return _run_child(context, session, wish.command)
     agent = os.path.basename(wish.command[0])
     client, _ = ensure_service(context, IDLE_SECONDS)
     with client:
@@ -71,7 +76,7 @@ def run(context: Context, wish: Wish) -> int:
         ]
         one = Run(session, dirs, client.hello()["pid"], agent)
         _begin(context, client, one, wish.command)
-    code = _run_child(context, one, wish.command)
+    code = _run_child(context, session, wish.command)
     _end(context, one, code)
     return code
 
@@ -108,20 +113,21 @@ def _raise_first(errors: list[dict[str, str]]) -> None:
 
 def _await_baseline(context: Context, client: Client, one: Run) -> None:
     """With a line that moves on a terminal, and stands elsewhere; none if it takes no time."""
-    began, line = time.monotonic(), Line(context)
+    began, line, paused_since = time.monotonic(), Line(context), None
     try:
         while True:
             rows = client.call("progress", dirs=one.dirs)["workspaces"]
+            now = time.monotonic()
             paused = next((row for row in rows if row["state"] == "paused"), None)
-            if paused:
+            paused_since = (paused_since or now) if paused else None
+            if paused and paused_since and now - paused_since > PAUSE_SECONDS:
                 raise TurnmarkError(f"{paused['root']} cannot be watched: {paused['reason']}.")
-            waiting = [row for row in rows if not row["ready"]]
+            waiting = [row for row in rows if not row["ready"] or row is paused]
             if not waiting:
                 return
-            seconds = time.monotonic() - began
-            if seconds > SHOW_SECONDS:
-                line.show(_progress(waiting, seconds))
-            time.sleep(LOOK_SECONDS / 5 if seconds < SHOW_SECONDS else LOOK_SECONDS)
+            if now - began > SHOW_SECONDS:
+                line.show(_progress(waiting, now - began))
+            time.sleep(LOOK_SECONDS)
     finally:
         line.clear()
 
@@ -167,8 +173,8 @@ class Line:
 # While it runs
 
 
-def _run_child(context: Context, one: Run, command: Sequence[str]) -> int:
-    env = {**context.env, "TURNMARK_SESSION": one.session}
+def _run_child(context: Context, session: str, command: Sequence[str]) -> int:
+    env = {**context.env, "TURNMARK_SESSION": session}
     with _signals() as pass_on:
         try:
             child = subprocess.Popen(command, env=env)
@@ -176,7 +182,7 @@ def _run_child(context: Context, one: Run, command: Sequence[str]) -> int:
             note(context, f"error: {command[0]}: {error.strerror}")
             return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE
         pass_on(child)
-        _name_child(context, one, child.pid)
+        _name_child(context, session, child.pid)
         code = child.wait()
     return code if code >= 0 else 128 - code
 
@@ -210,13 +216,13 @@ def _signals() -> Iterator[Any]:
             signal.signal(number, handler)
 
 
-def _name_child(context: Context, one: Run, pid: int) -> None:
+def _name_child(context: Context, session: str, pid: int) -> None:
     """Should this process be killed, the session lasts as long as the child."""
     try:
         client = connect(context)
         if client is not None:
             with client:
-                client.call("session.pid", session=one.session, pid=pid)
+                client.call("session.pid", session=session, pid=pid)
     except TurnmarkError:
         return  # the end of the run says that the service was away
 

@@ -14,13 +14,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from core.disk import REAL
-from core.errors import ConfigError, NoStore, TurnmarkError
-from core.refs import TOP
+from core.errors import ConfigError, TurnmarkError
 from core.store import Store
 
 from . import __version__, logs
-from .access import briefly_open, maintain
+from .access import briefly_open, maintain, store_size
 from .actions import ACTIONS, FULL, needed, text, texts
 from .address import make_private
 from .answers import answer_of, settle
@@ -332,7 +330,7 @@ class Service:
             "service": service,
             "workspaces": self.watching.status(),
             "sessions": self.sessions.status(),
-            "store": store_size(str(self.context.store_path)),
+            "store": store_size(self.context),
         }
 
     def _roots(self, _: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
@@ -397,20 +395,3 @@ def _hub(cookies: str) -> tuple[Hub | None, str]:
     except (WatchUnavailable, OSError) as error:
         log.warning("no events: %s", error)
         return None, str(error)
-
-
-def store_size(base: str) -> dict[str, int]:
-    """Bytes on disk, and how many snapshots."""
-    try:
-        store = Store.open(base)
-    except NoStore:
-        return {"bytes": 0, "snapshots": 0}
-    total = 0
-    for folder, _, names in os.walk(base):
-        for name in names:
-            try:
-                total += REAL.lstat(f"{folder}/{name}").st_size
-            except OSError:  # consolidated away
-                continue
-    snapshots = sum(name.split("/")[3] == "s" for name in store.refs.names(TOP))
-    return {"bytes": total, "snapshots": snapshots}

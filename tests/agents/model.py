@@ -245,7 +245,8 @@ def _write_anthropic(body: Json, step: Step | None, streams: bool) -> bytes:
     }
     if not streams:
         return json.dumps({**message, "content": [block], "stop_reason": stop}).encode()
-    empty, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": "done"}
+    empty: Json = {"type": "text", "text": ""}
+    delta: Json = {"type": "text_delta", "text": "done"}
     if step:
         empty = {**block, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": json.dumps(step["input"])}

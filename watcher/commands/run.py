@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from ..access import check_enabled
 from ..context import Context, pass_context
 from ..running import Wish, run
 
@@ -40,5 +39,4 @@ def command(
     words: list[str] = ctx.meta["command"]
     if not words:
         raise click.UsageError("There is no command to run after --.", ctx)
-    check_enabled(context)
     return run(context, Wish(tuple(words), directories, session))

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from .. import __version__
+from ..access import store_size
 from ..client import connect
 from ..context import Context, pass_context
 from ..output import Table, age, answer, size
@@ -30,10 +31,8 @@ def command(context: Context) -> None:
 
 
 def _without_service(context: Context) -> dict[str, Any]:
-    from ..service import store_size
-
     service = {"running": False, "pid": None, "version": __version__}
-    store = store_size(str(context.store_path))
+    store = store_size(context)
     return {"service": service, "workspaces": [], "sessions": [], "store": store}
 
 

@@ -1,4 +1,4 @@
-"""`turnmark store`: how large it is and whose history it holds; pruning, checking, backup, end."""
+"""`turnmark store`: how large it is and whose history it holds; pruning, checking, copies, end."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 import click
 
 from core.clear import clear
-from core.errors import Damaged, NoStore
+from core.errors import BadInput, Damaged, NoStore
+from core.imports import (
+    Imported,
+    archives_at,
+    check_there,
+    import_stores,
+    is_store,
+    missing_from,
+)
 from core.model import rfc3339
 from core.retention import MEGABYTE, Policy, Pruned, prune, record_of, state_of
 from core.store import Store
@@ -21,6 +30,7 @@ from core.timeline import Timeline, registered
 from core.verify import Damage, Dropped, repair, verify
 
 from ..access import open_store, policy_of
+from ..agents.checkpoints import predecessor_base, remove_tree, tree_size
 from ..asking import agreed
 from ..cli import EXCEPTIONS, FAILED, OK
 from ..context import Context, pass_context
@@ -33,6 +43,13 @@ OTHERS = 40
 """What the other columns of the table need."""
 yes_option = click.option("-f", "-y", "--yes", is_flag=True, help="Do not ask.")
 full_option = click.option("--full", is_flag=True, help="Name everything, however much.")
+
+
+class Legacy(TypedDict):
+    """One directory that the predecessor left."""
+
+    path: str
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -68,7 +85,7 @@ def status(context: Context) -> None:
     head = f"{store.base}\n{size(total)}, {count(len(held), 'workspace')}, "
     head += count(snapshots, "snapshot")
     blocks = (head, "", _table(held[:LIMIT])) if held else (head,)
-    answer(context, _status_json(store, held, total), *blocks)
+    answer(context, _status_json(context, store, held, total), *blocks)
     if len(held) > LIMIT:
         note(context, f"{len(held) - LIMIT} more: `turnmark store list --limit 0` shows all.")
 
@@ -81,7 +98,7 @@ def list_(context: Context, limit: int) -> None:
     store = open_store(context)
     held = held_by(store)
     shown = held[:limit] if limit else held
-    answer(context, _status_json(store, shown, size_on_disk(store)), _table(shown))
+    answer(context, _status_json(context, store, shown, size_on_disk(store)), _table(shown))
 
 
 def held_by(store: Store) -> list[Held]:
@@ -120,7 +137,7 @@ def _row(one: Held) -> tuple[object, ...]:
     )
 
 
-def _status_json(store: Store, held: list[Held], total: int) -> dict[str, object]:
+def _status_json(context: Context, store: Store, held: list[Held], total: int) -> dict[str, object]:
     rows = [
         {
             "id": one.id,
@@ -132,7 +149,8 @@ def _status_json(store: Store, held: list[Held], total: int) -> dict[str, object
         }
         for one in held
     ]
-    return {"base": store.base, "total_bytes": total, "workspaces": rows, "legacy": []}
+    legacy = [_legacy_json(path) for path in archives_at(predecessor_base(context))]
+    return {"base": store.base, "total_bytes": total, "workspaces": rows, "legacy": legacy}
 
 
 # Pruning
@@ -363,3 +381,89 @@ def clear_(context: Context, yes: bool) -> int:
         context, data, f"Removed {store.base}: {size(done.bytes)}.", *([left] if done.left else [])
     )
     return EXCEPTIONS if done.left else OK
+
+
+# What the predecessor left
+
+
+@command.command("import")
+@click.argument("path", metavar="[PATH]", required=False)
+@pass_context
+def import_(context: Context, path: str | None) -> int:
+    """Turn the checkpoints of hermes into rollback points; its stores stay as they are.
+
+    PATH is its directory `checkpoints` or one of the repositories in it. The points are pinned, as
+    most are older than what a prune keeps. A directory that has snapshots of its own already is
+    left out: its history only grows at the end.
+    """
+    source = os.path.join(context.cwd, path) if path else predecessor_base(context)
+    check_there(source)
+    done = import_stores(Store.create(str(context.store_path)), source)
+    failed = [one for one in done if one.error]
+    data = {"path": source, "workspaces": [_imported_json(one) for one in done]}
+    answer(context, data, "\n".join(map(_imported_line, done)) or "There was nothing in it.")
+    if failed:
+        return EXCEPTIONS if len(failed) < len(done) else FAILED
+    return OK
+
+
+def _imported_json(one: Imported) -> dict[str, object]:
+    return {
+        "id": one.workspace,
+        "root": one.root,
+        "points": one.points,
+        "known": one.known,
+        "gaps": one.gaps,
+        "error": one.error or None,
+    }
+
+
+def _imported_line(one: Imported) -> str:
+    if one.error:
+        return f"{one.root}: not imported. {one.error}"
+    line = f"{one.root}: {count(one.points, 'point')}"
+    line += f", {one.known:,} imported before" if one.known else ""
+    nested = count(one.gaps, "nested repository", "nested repositories")
+    return line + (f"; {nested} not in them" if one.gaps else "")
+
+
+@command.command("clear-legacy")
+@click.argument("path", metavar="[PATH]", required=False)
+@yes_option
+@pass_context
+def clear_legacy_(context: Context, path: str | None, yes: bool) -> int:
+    """Remove the archives `legacy-*` that hermes made; with the PATH of a store of it, that one.
+
+    A store goes only if all of it was imported. There is no way back.
+    """
+    going = _going(context, os.path.join(context.cwd, path) if path else None)
+    if not going:
+        answer(context, {"removed": [], "reclaimed": 0}, "There is nothing to remove.")
+        return OK
+    rows = [_legacy_json(one) for one in going]
+    if not yes:
+        _check_somebody_is_there(context)
+        lines = [f"  {row['path']}  ({size(row['bytes'])})" for row in rows]
+        answer(context, {}, "\n".join(["Remove for good:", *lines]))
+        if not agreed(context, "Remove them?"):
+            return FAILED
+    freed = sum(remove_tree(one) for one in going)
+    says = f"Removed {count(len(going), 'directory', 'directories')}: {size(freed)}."
+    answer(context, {"removed": rows, "reclaimed": freed}, says)
+    return OK
+
+
+def _going(context: Context, path: str | None) -> list[str]:
+    if path is None or not is_store(os.path.realpath(path)):
+        return archives_at(path or predecessor_base(context))
+    missing = missing_from(open_store(context), path)
+    if missing:
+        raise BadInput(
+            f"{path} holds what was not imported: {'; '.join(missing)}.",
+            "`turnmark store import` it first, or remove it by hand.",
+        )
+    return [os.path.realpath(path)]
+
+
+def _legacy_json(path: str) -> Legacy:
+    return {"path": path, "bytes": tree_size(path)}

@@ -6,11 +6,11 @@ import click
 
 from core.errors import TurnmarkError
 
-from .. import logs
+from .. import __version__, logs
 from ..access import check_enabled
 from ..address import place_for_socket
 from ..context import Context, pass_context
-from ..output import answer, put
+from ..output import answer, note, put
 from ..starting import Readiness, daemon_command, ensure_service
 from ..systemd import unit
 
@@ -46,6 +46,9 @@ def command(
     says = f"The service {'has started' if started else 'runs already'}: process {hello['pid']}."
     data = {"started": started, "pid": hello["pid"], "version": hello["version"]}
     answer(context, data, says)
+    if hello["version"] != __version__:
+        old = f"It is version {hello['version']}, this is {__version__}"
+        note(context, f"{old}: `turnmark down`, then `turnmark up`.")
     return None
 
 
