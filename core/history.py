@@ -54,6 +54,7 @@ def write_snapshot(writer: Writer, snapshot: Snapshot, root: str) -> Snapshot:
         "total": snapshot.total,
         "note": snapshot.note,
         "partial": snapshot.partial,
+        "prev": snapshot.prev.hex() if snapshot.prev else None,
     }
     message = f"snapshot {snapshot.seq}: {snapshot.changed} changed\n\n{json.dumps(doc)}\n"
     commit = encode_commit(tree, snapshot.time_ns, message.encode())
@@ -78,6 +79,7 @@ def read_snapshot(store: Store, oid: Oid) -> Snapshot:
             total=int(doc["total"]),
             note=doc["note"],
             partial=doc["partial"],
+            prev=_oid(doc["prev"]) if doc["prev"] else None,
         )
 
 
@@ -97,6 +99,7 @@ def write_mark(writer: Writer, mark: Mark) -> Mark:
         "status": mark.status,
         "gaps": mark.gaps,
         "extra": mark.extra,
+        "prev": mark.prev.hex() if mark.prev else None,
     }
     name = f"turnmark-{mark.workspace}-{mark.seq}"
     message = f"{mark.kind}\n\n{json.dumps(doc)}\n"
@@ -125,6 +128,7 @@ def read_mark(store: Store, oid: Oid) -> Mark:
             status=doc["status"],
             gaps=int(doc["gaps"]),
             extra=dict(doc["extra"]),
+            prev=_oid(doc["prev"]) if doc["prev"] else None,
         )
 
 

@@ -68,6 +68,8 @@ class Snapshot:
     total: int = 0
     note: str = ""
     partial: bool = False
+    prev: Oid | None = None
+    """The newest snapshot before it: proof that that one was published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ class Mark:
     status: Status | None = None
     gaps: int = 0
     extra: dict[str, object] = field(default_factory=dict, compare=False)
+    prev: Oid | None = None
+    """The newest mark before it, likewise."""
 
 
 @dataclass(frozen=True, slots=True)

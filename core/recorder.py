@@ -81,6 +81,8 @@ class Recorder:
         self.tree = WorkTree(f"{store.base}/turnmark/cache/{root.id}.db")
         self.last: Snapshot | None = None
         self.seq = 0
+        self.last_mark: Oid | None = None
+        self.last_snapshot: Oid | None = None
         self.always: set[RelPath] = set()
         self._looking: Look | None = None
         self._read_history()
@@ -97,6 +99,8 @@ class Recorder:
         history = History(self.store, self.root.id)
         self.last = history.newest()
         self.seq = history.last_seq()
+        self.last_mark = history.mark_ids.get(max(history.mark_ids, default=0))
+        self.last_snapshot = history.snapshot_ids.get(max(history.snapshot_ids, default=0))
 
     def take(
         self,
@@ -153,6 +157,7 @@ class Recorder:
                 total=len(entries),
                 note=note,
                 partial=True,
+                prev=self.last_snapshot,
             )
             partial = write_snapshot(writer, partial, self.root.shown)
             self._publish(writer, partial, None, sync=True)
@@ -242,6 +247,7 @@ class Recorder:
             gaps=totals[1],
             total=totals[0],
             note=note,
+            prev=self.last_snapshot,
         )
         return write_snapshot(writer, fresh, self.root.shown), changed
 
@@ -288,6 +294,7 @@ class Recorder:
             status=spec.status,
             gaps=snapshot.gaps,
             extra=spec.extra,
+            prev=self.last_mark,
         )
         return write_mark(writer, mark)
 
@@ -303,8 +310,10 @@ class Recorder:
             if snapshot is not None:
                 self._register()
                 writer.publish(snapshot_ref(snapshot), snapshot.id, sync=sync)
+                self.last_snapshot = snapshot.id
             if mark is not None:
                 writer.publish(mark_ref(mark), mark.id, sync=sync)
+                self.last_mark = mark.id
         except OSError as error:
             raise explain(error, "write to the store", self.store.base) from error
 

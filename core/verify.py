@@ -471,8 +471,9 @@ class Lost(NamedTuple):
 def lost_references(store: Store, refs: Refs) -> Lost:
     """What lies in packs without a reference, and was not dropped on purpose.
 
-    A writer that died may have left one unreferenced snapshot and the marks of one request, with
-    the numbers that come next: those were never acknowledged, and do not count as lost.
+    What a later snapshot or mark names as the one before it had been published, and is lost for
+    certain. Anything else may be what a writer that died left, which nobody was told of; only what
+    has the numbers that come next may also be the newest, lost.
     """
     taken = {(w, seq) for w, _, seq in map(_parts, refs)}
     known = set(refs.values()) | _dropped_or_nothing(store)
@@ -480,15 +481,19 @@ def lost_references(store: Store, refs: Refs) -> Lost:
     for workspace, _, seq in map(_parts, refs):
         if workspace is not None and seq is not None:
             last[workspace] = max(last.get(workspace, 0), seq)
+    documents = sorted(_documents(store), key=lambda item: item.time_ns)
+    published = {item.prev for item in documents}
     certain: dict[str, Oid] = {}
     possible: dict[str, Oid] = {}
-    for item in sorted(_documents(store, known), key=lambda item: item.time_ns):
-        if (item.workspace, item.seq) in taken:
+    for item in documents:
+        if item.id in known or (item.workspace, item.seq) in taken:
             continue
         kind, slack = ("s", 1) if isinstance(item, Snapshot) else ("m", 2)
-        beyond = item.seq - last.get(item.workspace, 0)
-        where = possible if 0 < beyond <= slack else certain
-        where[ref_name(item.workspace, kind, item.seq)] = item.id
+        name = ref_name(item.workspace, kind, item.seq)
+        if item.id in published:
+            certain[name] = item.id
+        elif 0 < item.seq - last.get(item.workspace, 0) <= slack:
+            possible[name] = item.id
     for name, oid in _unreferenced_snapshots(store, refs).items():
         certain[name] = oid
     return Lost(certain, {n: o for n, o in possible.items() if n not in certain})
@@ -501,10 +506,9 @@ def _dropped_or_nothing(store: Store) -> set[Oid]:
         return set()
 
 
-def _documents(store: Store, known: set[Oid]) -> Iterator[Snapshot | Mark]:
+def _documents(store: Store) -> Iterator[Snapshot | Mark]:
+    """Every snapshot and mark in the packs, referenced or not."""
     for kind, oid in _commits_and_tags(store):
-        if oid in known:
-            continue
         try:
             yield read_snapshot(store, oid) if kind == "commit" else read_mark(store, oid)
         except (Damaged, OSError, KeyError, ValueError):  # a view's commit, or a user's

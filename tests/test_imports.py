@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
+import zlib
 from itertools import pairwise
 
 import pytest
@@ -18,7 +20,7 @@ from core.imports import archives_at, import_stores, missing_from, stores_at
 from core.model import rfc3339
 from core.recorder import Recorder
 from core.refs import TOP
-from core.retention import Policy, prune
+from core.retention import Policy, prune, record_of, state_of
 from core.rollback import Request, preview, rollback, stored_state
 from core.roots import check_root, root_of
 from core.store import Store
@@ -26,6 +28,7 @@ from core.timeline import Timeline
 from tests.faults import FaultyDisk, die_at_each, failing
 from tests.predecessor import V1, V2, everything, git, name_of
 from tests.stores import ALL, fsck
+from tests.terminal import on_terminal
 from tests.trees import Dir, File, Leaf, Link, build, image
 
 T0 = 1_700_000_000
@@ -265,6 +268,8 @@ def test_a_directory_that_is_gone_is_history_all_the_same(store, base, work, tak
     (done,) = import_stores(store, str(base))
     assert (done.points, done.error) == (3, "")
     assert contents(store, points(store, work)[-1].id) == states[0]
+    record = record_of(store, root_of(os.fsencode(work)).id)
+    assert state_of(REAL, record) == "away"
     prune(store, Policy(retention_days=0), (T0 + 10**6) * 10**9)
     assert len(points(store, work)) == 3
 
@@ -292,6 +297,19 @@ def test_one_workspaces_damage_costs_no_other_its_history(store, base, tmp_path)
     assert (done[str(works[2])].points, done[str(works[2])].error) == (1, "")
     assert points(store, works[0]) == []
     fsck(store.base)
+
+
+def test_an_object_with_another_content_is_not_taken(store, base, work):
+    old = V2(base)
+    build(work, {"f": "right"})
+    commit = old.take(work, "x", T0)
+    blob = git(old.store, work, "rev-parse", f"{commit}:f")
+    loose = old.store / "objects" / blob[:2] / blob[2:]
+    loose.unlink()
+    loose.write_bytes(zlib.compress(b"blob 5\0wrong"))
+    (done,) = import_stores(store, str(base))
+    assert blob in done.error
+    assert points(store, work) == []
 
 
 def test_history_of_its_own_is_never_pushed_aside(store, base, work, take):
@@ -432,3 +450,91 @@ def test_repositories_of_others_are_not_taken_for_the_predecessors(base, work):
 def test_a_repository_without_commits_is_no_trouble(store, base, work):
     V1(base, work)
     assert import_stores(store, str(base)) == []
+
+
+# The commands
+
+
+@pytest.fixture
+def hermes(tmp_path, monkeypatch):
+    """Where the predecessor keeps its checkpoints by default."""
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path / "hermes"))
+    return tmp_path / "hermes" / "checkpoints"
+
+
+@pytest.fixture
+def said(turnmark):
+    def run(*words):
+        answer = turnmark("store", *words, "--json")
+        return json.loads(answer.out or answer.err), answer.code
+
+    return run
+
+
+def test_store_import_finds_the_predecessor_by_itself(hermes, work, turnmark, said):
+    three_states(takes_v2(hermes, work), work)
+    told, code = said("import")
+    assert (code, told["path"]) == (0, str(hermes))
+    (row,) = told["workspaces"]
+    assert (row["root"], row["points"], row["known"], row["error"]) == (str(work), 3, 0, None)
+    assert turnmark("store", "import").out == f"{work}: 0 points, 3 imported before\n"
+    listed = json.loads(turnmark("list", str(work), "--json").out)["points"]
+    assert [(one["kind"], one["label"], one["pinned"]) for one in listed][-1] == (
+        "import", "before write_file", True,
+    )  # fmt: skip
+
+
+def test_store_import_says_what_it_could_not_and_goes_on(hermes, work, tmp_path, turnmark, said):
+    old = V2(hermes)
+    other = build(tmp_path / "other", {"x": "1"})
+    for one in (build(work, {"a": "1"}), other):
+        old.take(one, "x", T0)
+    turnmark("snapshot", str(other))
+    told, code = said("import", str(hermes))
+    assert code == 3
+    assert {row["root"]: bool(row["error"]) for row in told["workspaces"]} == {
+        str(work): False, str(other): True,
+    }  # fmt: skip
+
+
+def test_store_import_of_nothing_makes_no_store(hermes, said, tmp_path, turnmark):
+    for words in ((), (str(tmp_path),)):
+        told, code = said("import", *words)
+        assert (code, "none of the predecessor" in told["error"]) == (65, True)
+    assert turnmark("list").code == 10
+
+
+def test_clear_legacy_removes_archives_only_and_only_when_asked(hermes, work, turnmark, said):
+    three_states(takes_v1(hermes / "legacy-1", work), work)
+    V2(hermes).take(work, "x", T0)
+    build(hermes, {"state.yaml": "mine"})
+    assert turnmark("store", "clear-legacy").code == 64
+    shown, code = on_terminal(work, "store", "clear-legacy", types=b"n\n")
+    assert (code, f"{hermes}/legacy-1" in shown, "Nothing was changed." in shown) == (1, True, True)
+    assert (hermes / "legacy-1").is_dir()
+    told, code = said("clear-legacy", "-f")
+    assert (code, [one["path"] for one in told["removed"]]) == (0, [f"{hermes}/legacy-1"])
+    assert sorted(os.listdir(hermes)) == ["state.yaml", "store"]
+    assert said("clear-legacy", "-f") == ({"schema": 1, "removed": [], "reclaimed": 0}, 0)
+
+
+def test_clear_legacy_takes_a_store_only_by_its_path_and_imported(hermes, work, said, turnmark):
+    old = V2(hermes)
+    build(work, {"a": "1"})
+    old.take(work, "x", T0)
+    assert said("clear-legacy", str(old.store), "-f")[1] == 10
+    said("import")
+    build(work, {"a": "2"})
+    old.take(work, "later", T0 + 1)
+    told, code = said("clear-legacy", str(old.store), "-f")
+    assert (code, "1 checkpoint" in told["error"], old.store.is_dir()) == (65, True, True)
+    said("import")
+    assert said("clear-legacy", str(old.store), "-f")[1] == 0
+    assert not old.store.exists()
+    assert len(json.loads(turnmark("list", str(work), "--json").out)["points"]) == 2
+
+
+def test_status_names_the_archives(hermes, work, said, turnmark):
+    build(hermes / "legacy-1", {"x": "12345"})
+    turnmark("snapshot", str(build(work, {"a": "1"})))
+    assert said("status")[0]["legacy"] == [{"path": f"{hermes}/legacy-1", "bytes": 5}]

@@ -219,6 +219,26 @@ def test_every_writing_command_works_through_it(live, work):
     assert (code, (work / "b").exists()) == (1, False)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pin", "@"),
+        ("undo", "--yes"),
+        ("rollback", "@", "--dry-run"),
+        ("turn", "begin", "--session", "s", "--turn", "same"),
+    ],
+)
+def test_what_only_looks_up_something_loses_no_change(live, work, words):
+    live.config.write_text(f"defaults: {{quiet_ms: 60000, longest_ms: 600000}}\nwatch: [{work}]\n")
+    live.up()
+    live.ask("turn", "begin", "--session", "s", "--turn", "same", cwd=work)
+    (work / "new").write_text("n")
+    live.ask(*words, cwd=work)
+    live.ask("down")
+    point = live.points(work, "--all")[0]
+    assert live.run("cat", point["id"], "new", cwd=work)[1] == "n"
+
+
 def test_what_it_does_not_watch_is_done_without_it(live, work):
     live.up()
     assert live.ask("snapshot", cwd=work)["changed"] == 1

@@ -149,3 +149,65 @@ def test_odd_values_do_not_stop_json(save, said):
     found = said("show", "s1")[0]["session"]
     assert (found["when"], found["not"], found["raw"]) == ("2020-01-01", "nan", "✓")
     assert found["1"] == [None, True]
+
+
+# What turnmark itself knows of a session
+
+
+def test_turns_make_a_session_known(turnmark, said, tmp_path, monkeypatch):
+    work = build(tmp_path / "work", {"a": "1"})
+    monkeypatch.chdir(work)
+    begin = ("turn", "begin", "--session", "s1", "--prompt", "fix the form", "--agent", "codex")
+    assert turnmark(*begin, "--pid", "47").code == 0
+    (row,) = said("list")[0]["sessions"]
+    assert (row["task"], row["agent"], row["open"], row["turns"]) == (
+        "fix the form",
+        "codex",
+        True,
+        1,
+    )
+    assert row["workspaces"] == [str(work)]
+    build(work, {"a": "2"})
+    turnmark("turn", "end", "--session", "s1", "--status", "error")
+    own = said("show", "s1")[0]["session"]["turnmark"]
+    assert (own["open"], own["pid"]) == (False, 47)
+    (turn,) = own["turns"]
+    listed = json.loads(turnmark("list", "--json").out)["points"]
+    assert (turn["turn"], turn["status"], turn["point"]) == (1, "error", listed[0]["id"])
+    assert own["last"]["point"] == turn["end"] != turn["point"]
+
+
+def test_a_session_that_crashed_in_a_turn_is_seen_to_be_open(
+    turnmark, save, said, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(build(tmp_path / "work", {"a": "1"}))
+    save({"session_id": "s1", "task": "the agent's own words"})
+    turnmark("turn", "begin", "--session", "s1")
+    shown = turnmark("session", "list").out
+    assert "in_progress, in a turn" in shown
+    assert "the agent's own words" in shown
+
+
+def test_labels_switched_off_keep_prompts_out_of_sessions(turnmark, said, tmp_path, monkeypatch):
+    config = tmp_path / "config.yaml"
+    config.write_text("agents: {labels: false}\n")
+    monkeypatch.setenv("TURNMARK_CONFIG", str(config))
+    monkeypatch.chdir(build(tmp_path / "work", {"a": "1"}))
+    turnmark("turn", "begin", "--session", "s1", "--prompt", "secret")
+    assert "secret" not in json.dumps(said("show", "s1"))
+
+
+def test_a_session_that_cannot_be_kept_costs_no_mark(turnmark, tmp_path, monkeypatch, home):
+    monkeypatch.chdir(build(tmp_path / "work", {"a": "1"}))
+    turnmark("snapshot")
+    (home / "sessions").write_text("in the way")
+    answer = turnmark("turn", "begin", "--session", "s1")
+    assert answer.code == 0
+    assert "session's state was not kept" in answer.err
+
+
+def test_a_session_of_any_id_is_listed(turnmark, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(build(tmp_path / "work", {"a": "1"}))
+    assert turnmark("turn", "begin", "--session", "agent/7 of #9").code == 0
+    (row,) = said("list")[0]["sessions"]
+    assert said("show", row["session_id"])[0]["session"]["turnmark"]["session"] == "agent/7 of #9"

@@ -513,6 +513,12 @@ def test_the_agents_state_and_our_notes_never_touch(sessions):
     assert found["progress"] == [2]
 
 
+def test_nobody_can_forge_notes_where_there_are_none(sessions):
+    sessions.write({"session_id": "s1", "turnmark": {"open": True}})
+    sessions.update("s2", {"turnmark": {"open": True}})
+    assert all("turnmark" not in sessions.read(name) for name in ("s1", "s2"))
+
+
 def test_any_id_can_be_noted(sessions):
     sessions.note_turn("../evil id", note())
     (name,) = sessions.list()

@@ -279,5 +279,21 @@ ACTIONS: dict[str, Action] = {
     "pin": pin,
     "unpin": unpin,
 }
-FULL = frozenset({"rollback", "undo", "redo"})
-"""They look at everything themselves, whatever events have told."""
+LOOKING = frozenset({"snapshot", "mark", "turn.begin", "turn.end", "rollback"})
+"""These look at the paths they are given, or at everything."""
+
+
+def task_of(action: str, params: Params) -> Callable[[Recorder, Paths], Answer]:
+    """An action as a workspace's loop does it: where the action itself does not look, what was
+    dirty is looked at all the same, since nobody else will."""
+
+    def task(recorder: Recorder, paths: Paths) -> Answer:
+        before = recorder.seq
+        if action not in LOOKING or params.get("dry_run"):
+            recorder.take(paths, sync=_sync(params))
+        answer = ACTIONS[action](recorder, paths, params)
+        if action == "turn.begin" and answer["seq"] <= before:  # the mark of an earlier request
+            recorder.take(paths, sync=_sync(params))
+        return answer
+
+    return task

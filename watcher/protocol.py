@@ -33,10 +33,13 @@ many seconds it may take (default 600), after which it is not done at all (kind 
                                              `plan` as shown by a dry run, "" to go without
     pin {dir, point}                         unpin {dir, point}
     turn.begin {dirs, session, turn_id, prompt, messages, agent, pid, run, late_after_ns}
-    turn.end   {dirs, session, turn_id, messages, status}    no dirs: all of the session's
+                                             `run`: the session of `turnmark run` around it, whose
+                                             directories are marked too; `own`: a turn that gives
+                                             way to the next one of its session or its parts
+    turn.end {dirs, session, turn_id, messages, status}      no dirs: all of the session's
                                              {"marks":[...],"errors":[{"dir","error","hint","kind"}]}
-    session.open {dirs, session, agent, prompt, pid}   watches the dirs, and begins a turn that
-                                             gives way to the agent's own; as turn.begin
+    session.open {dirs, session, agent, pid} watches the dirs as long as the session lasts:
+                                             {"workspaces":[...],"errors":[...]}
     session.pid {session, pid}               one more process that keeps the session open
     session.close {session, status}          {"known":bool,"turns":N,"files":N}
     hook {agent, event, payload, env, cwd, pid, time_ns, wait_ms}    from watcher/hook.py: an event

@@ -35,6 +35,8 @@ class How:
     yes: bool = False
     full: bool = False
     directory: str | None = None
+    then: Callable[[Mapping[str, Any]], tuple[dict[str, object], list[str]]] | None = None
+    """What is to follow a rollback that was done: more for the answer, and more lines."""
 
     def with_plan(self, plan: str) -> str:
         return shlex.join(["turnmark", *self.words, "--plan", plan])
@@ -100,6 +102,9 @@ def _do(context: Context, how: How, action: str, params: Mapping[str, Any], none
 
 def _report(context: Context, how: How, data: Mapping[str, Any], result: Result) -> int:
     lines = _result_lines(result, how)
+    if how.then is not None and result.outcome == "done":
+        more, says = how.then(data)
+        data, lines = {**data, **more}, [*lines, *says]
     answer(context, data, *(["\n".join(lines)] if lines else []))
     if result.outcome == "refused" and not context.json:
         fail(f"Refused: {result.reason}.", _way_out(how, result))

@@ -19,7 +19,7 @@ from core.store import Store
 
 from . import __version__, logs
 from .access import briefly_open, maintain, store_size
-from .actions import ACTIONS, FULL, needed, text, texts
+from .actions import ACTIONS, needed, task_of, text, texts
 from .address import make_private
 from .answers import answer_of, settle
 from .client import PATIENCE, NotWatched
@@ -299,10 +299,7 @@ class Service:
         workspace = self.watching.find(path)
         if workspace is None:
             raise NotWatched(f"{path} is not watched.", f"Run `turnmark watch {path}`.")
-        act, given = ACTIONS[action], {**params, **self.settled()}
-        future = workspace.ask(
-            lambda recorder, paths: act(recorder, paths, given), full=action in FULL
-        )
+        future = workspace.ask(task_of(action, {**params, **self.settled()}))
         settle([future], _patience(params), caller.gone, cancel=True)
         answer: dict[str, Any] = answer_of(future)
         if not params.get("dry_run"):

@@ -24,11 +24,11 @@ from core.undo import open_turns
 
 from .access import briefly_open
 from .actions import (
-    ACTIONS,
     Paths,
     needed,
     number,
     status_of,
+    task_of,
     text_or_none,
     texts,
 )
@@ -258,8 +258,8 @@ class Sessions:
         seconds: float = PATIENCE,
     ) -> list[dict[str, Any]]:
         """The answers of those that could; all are asked before the first is waited for."""
-        act, given = ACTIONS[action], {**params, **self.settled()}
-        asked = [(w, w.ask(lambda r, paths: act(r, paths, given))) for w in workspaces]
+        task = task_of(action, {**params, **self.settled()})
+        asked = [(workspace, workspace.ask(task)) for workspace in workspaces]
         settle([future for _, future in asked], seconds, gone, cancel=False)
         marks = []
         for workspace, future in asked:

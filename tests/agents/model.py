@@ -138,12 +138,19 @@ def _script(said: Iterable[Said]) -> tuple[list[Step], int]:
     done = 0
     for one in said:
         if one.role == "user" and MARK in one.text:
-            raw = one.text[one.text.index(MARK) + len(MARK) - 1 :]
-            script, _ = json.JSONDecoder().raw_decode(raw)
-            done = 0
+            script, done = _decoded(one.text[one.text.index(MARK) + len(MARK) - 1 :]), 0
         elif one.role == "tool":
             done += 1
     return script, done
+
+
+def _decoded(raw: str) -> list[Step]:
+    """OpenCode puts a prompt of several words in quotes, and a backslash before those in it."""
+    try:
+        script, _ = json.JSONDecoder().raw_decode(raw)
+    except ValueError:
+        script, _ = json.JSONDecoder().raw_decode(raw.replace('\\"', '"'))
+    return list(script)
 
 
 # Reading what agents send

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
 import click
 
+from core.history import History
 from core.model import show_path
 
-from ..access import opened, rel_path
+from ..access import open_store, opened, rel_path
 from ..context import Context, pass_context
 from ..rollbacks import How, options, run
 
@@ -17,6 +22,7 @@ from ..rollbacks import How, options, run
 @click.argument("point", default="@")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @options
+@click.option("--conversation", is_flag=True, help="Have the agents forget the turns as well.")
 @pass_context
 def command(
     context: Context,
@@ -27,6 +33,7 @@ def command(
     yes: bool,
     directory: str | None,
     full: bool,
+    conversation: bool,
 ) -> int:
     """Make the directory, or only PATHs, equal to POINT (default: @, the newest)."""
 
@@ -35,5 +42,19 @@ def command(
         _, root = opened(context, directory, False)
         params["paths"] = [show_path(rel_path(context, root, path)) for path in paths]
     where = ("--dir", directory) if directory else ()
-    how = How(("rollback", point, *paths, *where), dry_run, plan, yes, full, directory)
+    words = ("rollback", point, *paths, *where, *(("--conversation",) if conversation else ()))
+    then = partial(_rewind, context, directory) if conversation else None
+    how = How(words, dry_run, plan, yes, full, directory, then)
     return run(context, how, "rollback", params, "")
+
+
+def _rewind(
+    context: Context, directory: str | None, data: Mapping[str, Any]
+) -> tuple[dict[str, object], list[str]]:
+    """The conversations of the turns that were taken back."""
+    from ..agents.conversation import as_json, rewind
+
+    _, root = opened(context, directory, False)
+    marks = History(open_store(context), root.id).marks()
+    found = rewind(context, marks, data["turns_undone"])
+    return {"conversations": as_json(found)}, [one.words for one in found]
