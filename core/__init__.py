@@ -8,14 +8,16 @@ compressing pool inside one write.
   disk, beneath     the file verbs that everything else uses, and directories below one root
   objects, packs    git objects and packs, to bytes and back      deflate   compression
   refs, store       references; the store: objects, locks, layout
-  rules, about      what is captured; what a git tree cannot say of it
+  gitignore, rules, about   .gitignore syntax; what is captured; what a git tree cannot say of it
   reading           one file, whole or known to be torn
   worktree, scan    the tree as last seen, kept as a cache; the look that brings it up to date
   history, recorder snapshots and marks as commits and tags; the one place where history grows
-  diff, lines, patch   trees, lines and patches compared
-  timeline, counts, versions, turns, undo   the read side: points, turns, what undo would take back
+  diff, lines, patch        trees, lines and patches compared
+  timeline, counts, versions, turns, undo   the read side: points, turns, what undo takes back
   plan, apply, rollback   what a rollback would do; doing it; finishing one that was killed
-  retention, sweep, consolidate, verify, backup   keeping the store small, whole and elsewhere
+  retention, sweep, consolidate, clear   keeping the store small; removing it
+  verify, rescue, repair, backup   keeping it whole, and a copy elsewhere
+  sessions, imports         agents' own states of their sessions; stores of the predecessor
 
 Invariants, each with a test that fails if it breaks:
 

@@ -20,8 +20,9 @@ from .consolidate import PATIENCE
 from .disk import CHUNK, Disk
 from .errors import BadInput, Damaged
 from .refs import Refs
+from .repair import write_packed
 from .store import Store, explain
-from .verify import Verified, loose_objects, verify, write_packed
+from .verify import Verified, loose_objects, verify
 
 COPIED_ENDS = (".pack", ".idx", ".keep")
 

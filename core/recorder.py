@@ -196,6 +196,8 @@ class Recorder:
         """Believes the records only if the newest snapshot still holds what they name."""
         tree = self.tree
         tree.load_all()
+        if tree.usual is None and self.last is not None:
+            tree.usual = self._usual_of(self.last)
         known = self.last is not None and tree.base == self.last.id
         same = tree.generation == self.store.generation()
         if tree.trusted and known and same:
@@ -204,6 +206,13 @@ class Recorder:
             self.store.reload()
             self._read_history()
         tree.trusted = bool(known and same and self._still_there())
+
+    def _usual_of(self, snapshot: Snapshot) -> Usual | None:
+        """What was usual stays so, or an unchanged tree would be a new snapshot."""
+        try:
+            return decode_about(self.store.blob(snapshot.about)).usual
+        except Damaged:
+            return None
 
     def _still_there(self) -> bool:
         last = self.last

@@ -1,53 +1,36 @@
-"""Whether a store holds what its references promise, and what can be made of one that does not.
+"""Whether a store holds what its references promise.
 
-Knows packs, references and the files of the layout; not workspaces' trees on disk.
-
-`repair` adds before it removes, and removes by renaming into turnmark/damaged. Its order, and what
-is true if the process dies after each step (running it again goes on from any of them):
-1. directories and the files of the layout; 2. an index for each whole pack that lacks one, a new
-pack of the whole objects of each damaged one, durable and read back; 3. only then the damaged
-packs are put aside; 4. unreadable references are put aside and made anew from what they named;
-5. references of what is not whole are dropped, and named; 6. caches go, the generation moves.
+Knows packs, references and the files of the layout; not workspaces' trees on disk, and changes
+nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 import re
 import stat
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from .consolidate import PATIENCE, Source, check_pack, is_whole, rebuild_views
-from .disk import CHUNK, Disk
-from .errors import Damaged, NoStore, TurnmarkError
+from .consolidate import PATIENCE, Source
+from .disk import Disk
+from .errors import Damaged, NoStore
 from .history import read_mark, read_snapshot
-from .model import EMPTY_TREE, TREE, Mark, Oid, Snapshot, parse_path, rfc3339, show_path
-from .objects import Kind, hash_object, parse_tree, references
+from .model import EMPTY_TREE, TREE, Mark, Oid, Snapshot, parse_path, show_path
+from .objects import Kind, parse_tree, references
 from .packs import (
     KINDS,
-    OFS_DELTA,
-    REF_DELTA,
-    Entry,
-    Pack,
-    PackWriter,
-    apply_delta,
-    encode_index,
-    parse_distance,
-    parse_entry_header,
 )
 from .recorder import registry_path
-from .refs import HEADER, TOP, Refs, ref_name
+from .refs import TOP, Refs, ref_name
 from .roots import root_of
-from .store import CONFIG, LAYOUT, Store
-from .sweep import drop_refs, dropped, halves, parse_dropped
+from .store import CONFIG, Store
+from .sweep import dropped, parse_dropped
 
 HEAD = b"ref: refs/heads/main\n"
 DIRECTORIES = (
@@ -58,7 +41,7 @@ NAMED_PATHS = 50
 """So many lost paths of one snapshot are named."""
 
 _PACKED_LINE = re.compile(rb"([0-9a-f]{40}) (refs/[^\s\x00-\x1f\x7f~^:?*\[\\]+)")
-_PIN_LINE = re.compile(rf"(?m)^([0-9a-f]{{40}}) {TOP}/([0-9a-f]{{16}})/p/".encode())
+PIN_LINE = re.compile(rf"(?m)^([0-9a-f]{{40}}) {TOP}/([0-9a-f]{{16}})/p/".encode())
 _PEELED_LINE = re.compile(rb"\^[0-9a-f]{40}")
 _OUR_REF = re.compile(rf"{TOP}/([0-9a-f]{{16}})/(?:(s|m)/([1-9][0-9]*)|p/([0-9a-f]{{40}})|(view))")
 
@@ -80,35 +63,6 @@ class Verified:
     damaged: list[Damage]
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """A reference whose object is not whole, with what is known of it; time 0 if nothing is."""
-
-    name: str
-    workspace: str
-    root: str
-    seq: int
-    time_ns: int
-    lost: tuple[str, ...]
-
-    def sentence(self) -> str:
-        when = rfc3339(self.time_ns) if self.time_ns else "an unknown time"
-        what = ", ".join(self.lost[:5]) or "itself"
-        return f"{self.root or self.workspace}, number {self.seq} of {when}: lost {what}"
-
-
-@dataclass(frozen=True, slots=True)
-class Repaired:
-    """What was lost for good, how many snapshots are whole, and what was done."""
-
-    dropped: list[Dropped]
-    kept: int
-    notes: list[str]
-
-
-# Looking
-
-
 def verify(store: Store, *, full: bool = True) -> Verified:
     """Reads everything; without full, the contents of files are only looked for."""
     if not store.disk.exists(store.base):
@@ -122,7 +76,7 @@ def verify(store: Store, *, full: bool = True) -> Verified:
         found += _referenced(store, refs, Wholeness(store, full=full))
         lost = lost_references(store, refs)
         found += [_lost(name) for name in lost.certain]
-    snapshots = sum(1 for name in refs if _parts(name)[1] == "s")
+    snapshots = sum(1 for name in refs if parts_of(name)[1] == "s")
     return Verified(not found, snapshots, found)
 
 
@@ -134,21 +88,21 @@ def _undisturbed(store: Store) -> AbstractContextManager[None]:
 
 def _layout(store: Store) -> Iterator[Damage]:
     for name in DIRECTORIES:
-        if not _is_directory(store.disk, f"{store.base}/{name}"):
+        if not is_directory(store.disk, f"{store.base}/{name}"):
             yield Damage("layout", None, None, f"The directory {name} is missing.")
     for name, is_right in FILES.items():
-        if not is_right(_content(store, name)):
+        if not is_right(content_of(store, name)):
             yield Damage("layout", None, None, f"The file {name} is missing or damaged.")
 
 
-def _is_directory(disk: Disk, path: str) -> bool:
+def is_directory(disk: Disk, path: str) -> bool:
     try:
         return stat.S_ISDIR(disk.lstat(path).st_mode)
     except OSError:
         return False
 
 
-def _content(store: Store, name: str) -> bytes | None:
+def content_of(store: Store, name: str) -> bytes | None:
     try:
         return store.disk.read_file(f"{store.base}/{name}")
     except OSError:
@@ -165,7 +119,7 @@ def _right_config(data: bytes | None) -> bool:
     return lines >= {line.strip() for line in CONFIG.encode().splitlines()}
 
 
-def _right_layout(data: bytes | None) -> bool:
+def right_layout(data: bytes | None) -> bool:
     numbers = layout_numbers(data)
     return numbers is not None and 1 <= numbers[1] <= numbers[2] <= numbers[0]
 
@@ -194,14 +148,14 @@ def _right_dropped(data: bytes | None) -> bool:
 FILES = {
     "HEAD": _right_head,
     "config": _right_config,
-    "turnmark/layout.json": _right_layout,
+    "turnmark/layout.json": right_layout,
     "turnmark/generation": _right_generation,
     "turnmark/dropped": _right_dropped,
 }
 
 
 def _packs(store: Store) -> Iterator[Damage]:
-    if not _is_directory(store.disk, f"{store.base}/objects/pack"):
+    if not is_directory(store.disk, f"{store.base}/objects/pack"):
         return
     for pack in store.packs():
         try:
@@ -215,18 +169,18 @@ def _packs(store: Store) -> Iterator[Damage]:
 def _loose_objects(store: Store) -> Iterator[Damage]:
     """Only a user's git writes any."""
     for path in loose_objects(store):
-        if not _is_whole_file(store.disk, path):
+        if not is_whole_file(store.disk, path):
             yield Damage("object", None, None, f"The loose object {path} is damaged.")
 
 
 def loose_objects(store: Store) -> Iterator[str]:
     top = f"{store.base}/objects"
-    for name in _listed(store.disk, top):
+    for name in listed(store.disk, top):
         if re.fullmatch("[0-9a-f]{2}", name):
-            yield from (f"{top}/{name}/{rest}" for rest in _listed(store.disk, f"{top}/{name}"))
+            yield from (f"{top}/{name}/{rest}" for rest in listed(store.disk, f"{top}/{name}"))
 
 
-def _listed(disk: Disk, path: str) -> list[str]:
+def listed(disk: Disk, path: str) -> list[str]:
     try:
         with disk.scandir(path) as found:
             return sorted(entry.name for entry in found)
@@ -234,7 +188,7 @@ def _listed(disk: Disk, path: str) -> list[str]:
         return []
 
 
-def _is_whole_file(disk: Disk, path: str) -> bool:
+def is_whole_file(disk: Disk, path: str) -> bool:
     try:
         raw = zlib.decompress(disk.read_file(path))
     except (OSError, zlib.error):
@@ -248,10 +202,10 @@ def _is_whole_file(disk: Disk, path: str) -> bool:
 
 def read_refs(store: Store) -> tuple[Refs, list[Damage]]:
     """What can be read of them, and what cannot."""
-    packed, found = parse_packed_strictly(_content(store, "packed-refs"))
+    packed, found = parse_packed_strictly(content_of(store, "packed-refs"))
     refs = dict(packed)
     for name in _loose_names(store.disk, store.base, "refs"):
-        data = _content(store, name) or b""
+        data = content_of(store, name) or b""
         if re.fullmatch(rb"[0-9a-fA-F]{40}\s*", data) and is_possible(name):
             refs[name] = Oid(bytes.fromhex(data.decode("ascii")))
         else:
@@ -282,11 +236,9 @@ def parse_packed_strictly(data: bytes | None) -> tuple[Refs, list[Damage]]:
 
 def _loose_names(disk: Disk, base: str, top: str) -> list[str]:
     out: list[str] = []
-    for name in _listed(disk, f"{base}/{top}"):
+    for name in listed(disk, f"{base}/{top}"):
         below = f"{top}/{name}"
-        out += (
-            _loose_names(disk, base, below) if _is_directory(disk, f"{base}/{below}") else [below]
-        )
+        out += _loose_names(disk, base, below) if is_directory(disk, f"{base}/{below}") else [below]
     return out
 
 
@@ -295,7 +247,7 @@ def is_possible(name: str) -> bool:
     return not name.startswith(f"{TOP}/") or _OUR_REF.fullmatch(name) is not None
 
 
-def _parts(name: str) -> tuple[str | None, str, int | None]:
+def parts_of(name: str) -> tuple[str | None, str, int | None]:
     """Workspace, kind and number of one of our references."""
     match = _OUR_REF.fullmatch(name)
     if match is None:
@@ -305,17 +257,17 @@ def _parts(name: str) -> tuple[str | None, str, int | None]:
 
 
 def _bad_ref(name: str, why: str) -> Damage:
-    workspace, _, seq = _parts(name)
+    workspace, _, seq = parts_of(name)
     return Damage("reference", workspace, seq, f"The reference {name} is damaged: {why}.")
 
 
 def _lost(name: str) -> Damage:
-    workspace, _, seq = _parts(name)
+    workspace, _, seq = parts_of(name)
     return Damage("reference", workspace, seq, f"The reference {name} is missing.")
 
 
 def _registers(store: Store, refs: Refs) -> Iterator[Damage]:
-    for workspace in sorted({w for w, _, _ in map(_parts, refs) if w is not None}):
+    for workspace in sorted({w for w, _, _ in map(parts_of, refs) if w is not None}):
         if not register_is_right(store, workspace):
             reason = f"The register of {workspace} is missing or damaged."
             yield Damage("register", workspace, None, reason)
@@ -333,7 +285,7 @@ def register_is_right(store: Store, workspace: str) -> bool:
 
 def _referenced(store: Store, refs: Refs, wholeness: Wholeness) -> Iterator[Damage]:
     for name in sorted(refs):
-        workspace, kind, seq = _parts(name)
+        workspace, kind, seq = parts_of(name)
         what = {"s": "snapshot", "m": "mark"}.get(kind, "reference")
         mismatch = not wholeness.damaged(refs[name]) and not is_what_it_says(store, name, refs)
         if mismatch:
@@ -345,7 +297,7 @@ def _referenced(store: Store, refs: Refs, wholeness: Wholeness) -> Iterator[Dama
 
 def is_what_it_says(store: Store, name: str, refs: Refs) -> bool:
     """Whether the name of a reference of ours fits the object; of others nothing is known."""
-    workspace, kind, seq = _parts(name)
+    workspace, kind, seq = parts_of(name)
     oid = refs[name]
     try:
         if kind == "p":
@@ -475,10 +427,10 @@ def lost_references(store: Store, refs: Refs) -> Lost:
     certain. Anything else may be what a writer that died left, which nobody was told of; only what
     has the numbers that come next may also be the newest, lost.
     """
-    taken = {(w, seq) for w, _, seq in map(_parts, refs)}
+    taken = {(w, seq) for w, _, seq in map(parts_of, refs)}
     known = set(refs.values()) | _dropped_or_nothing(store)
     last: dict[str, int] = {}
-    for workspace, _, seq in map(_parts, refs):
+    for workspace, _, seq in map(parts_of, refs):
         if workspace is not None and seq is not None:
             last[workspace] = max(last.get(workspace, 0), seq)
     documents = sorted(_documents(store), key=lambda item: item.time_ns)
@@ -540,7 +492,7 @@ def _unreferenced_snapshots(store: Store, refs: Refs) -> dict[str, Oid]:
     purpose = _dropped_or_nothing(store)
     out: dict[str, Oid] = {}
     for name, oid in refs.items():
-        if _parts(name)[1] != "m":
+        if parts_of(name)[1] != "m":
             continue
         try:
             snapshot = read_snapshot(store, read_mark(store, oid).snapshot)
@@ -549,443 +501,3 @@ def _unreferenced_snapshots(store: Store, refs: Refs) -> dict[str, Oid]:
         if snapshot.id not in there and snapshot.id not in purpose:
             out[ref_name(snapshot.workspace, "s", snapshot.seq)] = snapshot.id
     return out
-
-
-# Mending
-
-
-def repair(store: Store) -> Repaired:
-    """Makes of a damaged store one that is in order, and says what it could not save."""
-    if not store.disk.exists(store.base):
-        raise NoStore(f"There is no store at {store.base}.", "`turnmark snapshot` makes one.")
-    _refuse_newer(store)
-    work = _Repair(store)
-    work.layout()
-    with store.maintaining(PATIENCE), store.exclusive(PATIENCE):
-        store.reload()
-        work.packs()
-        work.loose_objects()
-        work.references()
-        work.adopt()
-        work.drop()
-        work.registers()
-        work.caches()
-        store.reload()
-    rebuild_views(store)
-    return Repaired(work.dropped, work.kept, work.notes)
-
-
-def _refuse_newer(store: Store) -> None:
-    data = _content(store, "turnmark/layout.json")
-    numbers = layout_numbers(data)
-    if numbers is not None and _right_layout(data) and numbers[2] > LAYOUT:
-        raise TurnmarkError(
-            f"The store {store.base} was made by a newer turnmark (layout {numbers[0]}).",
-            "Update turnmark; this version must not repair it.",
-        )
-
-
-@dataclass
-class _Repair:
-    """Owns the course of one repair and what there is to say of it."""
-
-    store: Store
-    dropped: list[Dropped] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    kept: int = 0
-
-    @property
-    def disk(self) -> Disk:
-        return self.store.disk
-
-    def put_aside(self, name: str) -> None:
-        """Renames a file of the store into turnmark/damaged."""
-        target = self._place_aside(name)
-        self.disk.rename(f"{self.store.base}/{name}", target)
-        self._sync(name, target)
-        self.notes.append(f"{name} was damaged; it is now {target}.")
-
-    def link_aside(self, name: str) -> None:
-        """As put_aside, but the name stays until something better is renamed over it."""
-        target = self._place_aside(name)
-        self.disk.link(f"{self.store.base}/{name}", target)
-        self._sync(name, target)
-        self.notes.append(f"{name} was damaged and made anew; what it was is {target}.")
-
-    def _place_aside(self, name: str) -> str:
-        directory = f"{self.store.base}/turnmark/damaged"
-        self.disk.make_dirs(directory)
-        return f"{directory}/{name.replace('/', '-')}.{time.time_ns()}"
-
-    def _sync(self, *names: str) -> None:
-        for name in names:
-            self.disk.sync_dir(os.path.dirname(os.path.join(self.store.base, name)))
-
-    # 1
-
-    def layout(self) -> None:
-        store = self.store
-        for name in DIRECTORIES:
-            self._make_directory(name)
-        for name, is_right in FILES.items():
-            data = _content(store, name)
-            if data is not None and not is_right(data):
-                self.put_aside(name)
-            elif data is None and not is_right(None):
-                self.notes.append(f"{name} was missing and was made anew.")
-        Store.create(store.base, store.disk)
-
-    def _make_directory(self, name: str) -> None:
-        path = self.store.base
-        for part in name.split("/"):
-            path = f"{path}/{part}"
-            if self.disk.exists(path) and not _is_directory(self.disk, path):
-                self.put_aside(os.path.relpath(path, self.store.base))
-            if not self.disk.exists(path):
-                self.disk.mkdir(path, 0o700)
-                self.notes.append(f"The directory {path} was missing and was made anew.")
-
-    # 2 and 3
-
-    def packs(self) -> None:
-        directory = f"{self.store.base}/objects/pack"
-        whole = {pack.path for pack in self.store.packs() if is_whole(pack)}
-        names = {name[:-5] for name in _listed(self.disk, directory) if name.endswith(".pack")}
-        paths = sorted({f"{directory}/{name}" for name in names} - whole)
-        damaged = [path for path in paths if not self._index(path)]
-        self.store.reload()
-        fresh = self._rescue(damaged)
-        for path in damaged:
-            if path != fresh:
-                self._put_pack_aside(path)
-        for path in halves(self.store):
-            self.put_aside(os.path.relpath(path, self.store.base))
-        self.store.reload()
-
-    def _index(self, path: str) -> bool:
-        """A new index for a pack whose check sum is right."""
-        found = RawPack(self.disk, path)
-        try:
-            entries = found.index()
-            trailer = found.trailer()
-        except Damaged:
-            return False
-        finally:
-            found.close()
-        part = f"{self.store.base}/turnmark/tmp/index-{os.getpid()}-{time.monotonic_ns()}"
-        self.disk.create(part, encode_index(entries, trailer), sync=True, mode=0o400)
-        name = os.path.relpath(path + ".idx", self.store.base)
-        if self.disk.exists(path + ".idx"):
-            self.put_aside(name)
-        self.store.reload()
-        self.store.packs()  # lets go of the old index, which has the same name
-        self.disk.rename(part, path + ".idx")
-        self.disk.sync_dir(os.path.dirname(path))
-        check_pack(self.disk, path)
-        self.notes.append(f"{name} was made anew.")
-        return True
-
-    def _rescue(self, paths: list[str]) -> str | None:
-        """A new pack of what is whole in damaged ones and in no other."""
-        safe = {oid for p in self.store.packs() if p.path not in paths for oid in p.oids()}
-        out = PackWriter(self.disk, f"{self.store.base}/objects/pack")
-        try:
-            for path in paths:
-                for kind, oid, data in _whole_objects(self.disk, path):
-                    if oid not in safe:
-                        out.add(kind, oid, data)
-            if not len(out):
-                return None
-            count, fresh = len(out), out.finish(sync=True)
-        finally:
-            out.drop()
-        self.disk.sync_dir(f"{self.store.base}/objects/pack")
-        check_pack(self.disk, fresh)
-        self.notes.append(f"{count} whole objects of damaged packs are now in {fresh}.pack.")
-        return fresh
-
-    def _put_pack_aside(self, path: str) -> None:
-        for end in (".idx", ".pack"):
-            if self.disk.exists(path + end):
-                self.put_aside(os.path.relpath(path + end, self.store.base))
-
-    def loose_objects(self) -> None:
-        for path in list(loose_objects(self.store)):
-            if not _is_whole_file(self.disk, path):
-                self.put_aside(os.path.relpath(path, self.store.base))
-
-    # 4
-
-    def references(self) -> None:
-        """Puts aside what cannot be read; `adopt`, and the names of pins, bring back the rest."""
-        store = self.store
-        packed, bad = parse_packed_strictly(_content(store, "packed-refs"))
-        if bad:
-            pins = _PIN_LINE.findall(_content(store, "packed-refs") or b"")
-            self.link_aside("packed-refs")
-            write_packed(store, packed)
-            for oid, workspace in pins:
-                self._restore_pin(ref_name(workspace.decode(), "p", oid.decode()))
-        _, found = read_refs(store)
-        broken = {damage.reason.split()[2] for damage in found}
-        for name in sorted(broken):
-            self.put_aside(name)
-            self._restore_pin(name)
-
-    def _restore_pin(self, name: str) -> None:
-        if _parts(name)[1] == "p":
-            oid = Oid(bytes.fromhex(name[-40:]))
-            if self.store.has(oid) and self.store.refs.read(name) is None:
-                self.store.refs.create(name, oid, sync=True)
-
-    def adopt(self) -> None:
-        """Makes the references again of snapshots and marks that have lost them."""
-        refs, _ = read_refs(self.store)
-        wrong = [name for name in refs if self._points_elsewhere(name, refs)]
-        for name in wrong:
-            self.notes.append(f"The reference {name} pointed at {refs[name].hex()}.")
-        if wrong:
-            self.store.refs.delete(wrong)
-            refs = {name: oid for name, oid in refs.items() if name not in wrong}
-        lost = lost_references(self.store, refs)
-        wholeness = Wholeness(self.store, full=True)
-        for name, oid in {**lost.possible, **lost.certain}.items():
-            if not wholeness.damaged(oid):
-                self.store.refs.create(name, oid, sync=True)
-                self.notes.append(f"The reference {name} was missing and was made anew.")
-
-    def _points_elsewhere(self, name: str, refs: Refs) -> bool:
-        """At an object that is there, but is not what the name says."""
-        return self.store.has(refs[name]) and not is_what_it_says(self.store, name, refs)
-
-    # 5
-
-    def drop(self) -> None:
-        store = self.store
-        refs, _ = read_refs(store)
-        wholeness = Wholeness(store, full=True)
-        gone = sorted(name for name, oid in refs.items() if wholeness.damaged(oid))
-        for name in gone:
-            if _parts(name)[1] == "view":
-                continue
-            self.dropped.append(self._describe(name, refs[name], wholeness))
-            self.notes.append(f"{name} {refs[name].hex()} was dropped.")
-        drop_refs(store, gone)
-        self.kept = sum(1 for name in refs if name not in gone and _parts(name)[1] == "s")
-
-    def _describe(self, name: str, oid: Oid, wholeness: Wholeness) -> Dropped:
-        workspace, kind, seq = _parts(name)
-        time_ns = 0
-        try:
-            read = read_mark if kind == "m" else read_snapshot
-            time_ns = read(self.store, oid).time_ns
-        except (Damaged, OSError):
-            pass
-        root = _root_name(self.store, workspace or "")
-        return Dropped(name, workspace or "", root, seq or 0, time_ns, wholeness.lost_paths(oid))
-
-    # 6
-
-    def registers(self) -> None:
-        refs, _ = read_refs(self.store)
-        for workspace in sorted({w for w, _, _ in map(_parts, refs) if w is not None}):
-            if register_is_right(self.store, workspace):
-                continue
-            path = registry_path(self.store, workspace)
-            if self.disk.exists(path):
-                self.put_aside(os.path.relpath(path, self.store.base))
-            doc = _register_from(self.store, workspace, refs)
-            if doc is not None:
-                self.disk.replace(path, json.dumps(doc).encode() + b"\n")
-                self.notes.append(f"The register of {workspace} was made anew.")
-
-    def caches(self) -> None:
-        directory = f"{self.store.base}/turnmark/cache"
-        self.store.next_generation()
-        for name in _listed(self.disk, directory):
-            self.disk.discard(f"{directory}/{name}")
-
-
-def write_packed(store: Store, refs: Refs) -> None:
-    lines = [b"%s %s\n" % (refs[n].hex().encode(), os.fsencode(n)) for n in sorted(refs)]
-    store.disk.replace(f"{store.base}/packed-refs", HEADER + b"".join(lines))
-
-
-def _root_name(store: Store, workspace: str) -> str:
-    try:
-        return str(json.loads(store.disk.read_file(registry_path(store, workspace)))["root"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-
-
-def _register_from(store: Store, workspace: str, refs: Refs) -> dict[str, Any] | None:
-    """As the snapshots tell it; where the root is there, its parent is taken for what it was."""
-    for name in sorted(refs):
-        if not name.startswith(ref_name(workspace, "s", "")):
-            continue
-        try:
-            message = store.read(refs[name])[1].partition(b"\n\n")[2].partition(b"\n\n")[2]
-            root, created = json.loads(message)["root"], read_snapshot(store, refs[name]).time_ns
-        except (Damaged, ValueError, KeyError, TypeError):
-            continue
-        doc: dict[str, Any] = {"root": root, "created_ns": created, "parent": None}
-        if _is_directory(store.disk, os.fsdecode(parse_path(root))):
-            parent = store.disk.lstat(os.path.dirname(parse_path(root)) or b"/")
-            doc["parent"] = [parent.st_dev, parent.st_ino]
-        return doc
-    return None
-
-
-# Packs without a trustworthy index
-
-
-class RawEntry(NamedTuple):
-    end: int
-    number: int
-    body: int
-    size: int
-    base: int | Oid | None
-
-
-class RawPack:
-    """Owns a mapped pack that is read from front to end, as far as it can be read."""
-
-    def __init__(self, disk: Disk, path: str) -> None:
-        self.path = path
-        with disk.opened(path + ".pack") as fd:
-            size = disk.fstat(fd).st_size
-            self.data = mmap.mmap(fd, size, prot=mmap.PROT_READ) if size else b""
-        self.entries: dict[int, RawEntry] = {}
-        self._oids: dict[Oid, int] = {}
-
-    def close(self) -> None:
-        if isinstance(self.data, mmap.mmap):
-            self.data.close()
-
-    def trailer(self) -> bytes:
-        return self.data[-20:]
-
-    def index(self) -> dict[Oid, Entry]:
-        """Where each object is; only if the whole pack is as it was written."""
-        if len(self.data) < 32 or self._digest() != self.trailer():
-            raise Damaged(f"{self.path}.pack does not match its check sum.")
-        found = {oid: offset for offset, _, oid, _ in self.objects()}
-        if len(found) != int.from_bytes(self.data[8:12]) or self._end() != len(self.data) - 20:
-            raise Damaged(f"{self.path}.pack cannot be read to its end.")
-        return {
-            oid: Entry(offset, zlib.crc32(self.data[offset : self.entries[offset].end]))
-            for oid, offset in found.items()
-        }
-
-    def _digest(self) -> bytes:
-        digest = hashlib.sha1(usedforsecurity=False)
-        end = len(self.data) - 20
-        for at in range(0, end, CHUNK):
-            digest.update(self.data[at : min(at + CHUNK, end)])
-        return digest.digest()
-
-    def _end(self) -> int:
-        return max((entry.end for entry in self.entries.values()), default=12)
-
-    def objects(self) -> Iterator[tuple[int, Kind, Oid, bytes]]:
-        """Every object that can be read; a delta after the base that it names by id."""
-        self._scan()
-        waiting = list(self.entries)
-        while waiting:
-            later: list[int] = []
-            for offset in waiting:
-                try:
-                    kind, data = self._content(offset)
-                except KeyError:
-                    later.append(offset)
-                    continue
-                except (Damaged, IndexError, zlib.error):
-                    continue
-                oid = hash_object(kind, data)
-                self._oids[oid] = offset
-                yield offset, kind, oid, data
-            if len(later) == len(waiting):
-                return
-            waiting = later
-
-    def _scan(self) -> None:
-        """Finds where entries begin and end, up to the first that cannot be inflated."""
-        offset, end = 12, len(self.data) - 20
-        while offset < end:
-            try:
-                self.entries[offset] = found = self._parse(offset)
-            except (Damaged, IndexError, zlib.error):
-                return
-            offset = found.end
-
-    def _parse(self, offset: int) -> RawEntry:
-        head = self.data[offset : offset + 64]
-        number, size, at = parse_entry_header(head)
-        base: int | Oid | None = None
-        if number == OFS_DELTA:
-            distance, at = parse_distance(head, at)
-            base = offset - distance
-        elif number == REF_DELTA:
-            base, at = Oid(head[at : at + 20]), at + 20
-        elif number not in KINDS:
-            raise Damaged(f"{self.path}.pack holds an entry of unknown type {number}.")
-        data, end = self._inflate(offset + at)
-        if len(data) != size:
-            raise Damaged(f"{self.path}.pack holds an object of the wrong size.")
-        return RawEntry(end, number, offset + at, size, base)
-
-    def _inflate(self, at: int) -> tuple[bytes, int]:
-        stream = zlib.decompressobj()
-        parts: list[bytes] = []
-        while not stream.eof:
-            chunk = self.data[at : at + (1 << 16)]
-            if not chunk:
-                raise Damaged(f"{self.path}.pack is cut short.")
-            parts.append(stream.decompress(chunk))
-            at += len(chunk)
-        return b"".join(parts), at - len(stream.unused_data)
-
-    def _content(self, offset: int) -> tuple[Kind, bytes]:
-        deltas: list[bytes] = []
-        while True:
-            entry = self.entries[offset]
-            data, _ = self._inflate(entry.body)
-            if entry.base is None:
-                break
-            deltas.append(data)
-            offset = entry.base if isinstance(entry.base, int) else self._oids[entry.base]
-        for delta in reversed(deltas):
-            data = apply_delta(data, delta)
-        return KINDS[entry.number], data
-
-
-def _whole_objects(disk: Disk, path: str) -> Iterator[tuple[Kind, Oid, bytes]]:
-    """What the index leads to and reads back as its id, and what can be read from the front."""
-    seen: set[Oid] = set()
-    for kind, oid, data in _by_index(disk, path):
-        seen.add(oid)
-        yield kind, oid, data
-    found = RawPack(disk, path)
-    try:
-        for _, kind, oid, data in found.objects():
-            if oid not in seen:
-                yield kind, oid, data
-    finally:
-        found.close()
-
-
-def _by_index(disk: Disk, path: str) -> Iterator[tuple[Kind, Oid, bytes]]:
-    try:
-        pack = Pack(disk, path)
-    except (Damaged, OSError, ValueError):
-        return
-    try:
-        for oid in pack.oids():
-            try:
-                found = pack.read(oid)
-            except (Damaged, OverflowError):
-                continue
-            if found is not None:
-                yield found[0], oid, found[1]
-    finally:
-        pack.close()

@@ -70,7 +70,7 @@ def test_everything_on_the_list_is_refused_where_it_exists(base: Path, path: byt
     if not os.path.isdir(path):
         refused(os.fsdecode(path), base, "does not exist|not a directory")
     else:
-        refused(os.fsdecode(path), base, "cannot be a workspace")
+        refused(os.fsdecode(path), base, "cannot be a workspace|cannot be read")
 
 
 @pytest.mark.parametrize("path", ["", "\0", "a\0b"])

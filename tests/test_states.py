@@ -233,7 +233,7 @@ class Workspace(RuleBasedStateMachine):
 
     def check_taken(self, taken: Taken) -> None:
         before = self.known[-1].tree
-        assert taken.fresh == (before != self.tree) or taken.snapshot.seq > 1
+        assert taken.fresh == (before != self.tree)
         assert (taken.changed == 0) == (not taken.fresh)
         assert taken.snapshot.total == sum(leaf[0] != "dir" for leaf in self.tree.values())
         assert taken.snapshot.gaps == 0

@@ -66,9 +66,11 @@ def test_what_is_not_a_directory_is_refused(tmp_path: Path, kind: str) -> None:
         assert caught.value.hint
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_a_store_of_somebody_else_is_refused(store: Store) -> None:
-    os.chown(store.base, 12345, -1)
+    try:
+        os.chown(store.base, 12345, -1)
+    except PermissionError:
+        pytest.skip("only root with its powers can give a directory away")
     for opened in (Store.open, Store.create):
         with pytest.raises(TurnmarkError, match="belongs to user 12345"):
             opened(store.base)

@@ -14,9 +14,11 @@ from core.diff import files_of
 from core.errors import NoStore, TurnmarkError
 from core.history import pin_ref, read_snapshot
 from core.model import Oid, RelPath
+from core.repair import repair
+from core.rescue import RawPack
 from core.store import Store
 from core.sweep import deep_repack, drop_refs
-from core.verify import RawPack, parse_packed_strictly, repair, verify
+from core.verify import parse_packed_strictly, verify
 from tests.faults import die_at_each
 from tests.stores import Bench, fsck
 from tests.trees import build

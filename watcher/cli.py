@@ -54,6 +54,7 @@ COMMANDS = {
     "undo": "Take back the last rollback.",
     "redo": "Do an undone rollback again.",
     "turn": "Tell turnmark that an agent's turn begins or ends.",
+    "session": "Keep, show and resume the states of agents' sessions.",
     "store": "Sizes, pruning, checking and backup of the store.",
     "config": "Check or show the configuration.",
     "completion": "Print the completion script for a shell.",

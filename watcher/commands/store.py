@@ -23,11 +23,12 @@ from core.imports import (
     missing_from,
 )
 from core.model import rfc3339
+from core.repair import Dropped, repair
 from core.retention import MEGABYTE, Policy, Pruned, prune, record_of, state_of
 from core.store import Store
 from core.sweep import size_on_disk
 from core.timeline import Timeline, registered
-from core.verify import Damage, Dropped, repair, verify
+from core.verify import Damage, verify
 
 from ..access import open_store, policy_of
 from ..agents.checkpoints import predecessor_base, remove_tree, tree_size

@@ -1,0 +1,138 @@
+"""What the real agents do is listed by their prompts, and can be taken back, shell or not."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from tests.agents.drive import HANG, REAL, Driven, prompt
+from tests.agents.model import Model
+from tests.live import Live, until
+from tests.trees import build, image
+
+pytestmark = [pytest.mark.live, pytest.mark.agents]
+
+BEFORE = {"a.txt": "one\n", "sub/b.txt": "two\n"}
+
+
+@pytest.fixture
+def drive(tmp_path):
+    with Model() as model:
+        made = []
+
+        def make(name: str) -> Driven:
+            real = REAL[name]
+            if real.missing:
+                pytest.skip(real.missing)
+            live = Live(tmp_path)
+            project = live.workspace("project")
+            build(project, BEFORE)
+            driven = Driven(real, live, model, project)
+            made.append(driven)
+            return driven
+
+        yield make
+        for driven in made:
+            driven.close()
+
+
+def everything(driven):
+    """Files only: agents leave directories of their own."""
+    return image(driven.project)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_turns_are_listed_and_a_change_by_the_shell_is_taken_back(drive, name):
+    driven = drive(name)
+    driven.init()
+    real, project = driven.real, driven.project
+    made = real.write(project / "new.txt", "new\n")
+    driven.ask(prompt("first", made, real.shell("echo more >> a.txt")))
+    until(lambda: [p["status"] for p in driven.points()] == ["ok"])
+    middle = everything(driven)
+    driven.ask(prompt("second", real.shell("mv sub gone && : > a.txt")), again=True)
+    until(lambda: [p["status"] for p in driven.points()] == ["ok", "ok"])
+    second, first = driven.points()
+    assert "first" in first["label"] and "second" in second["label"]
+    assert (first["agent"], second["agent"]) == (name, name)
+    assert (first["files"], first["insertions"], first["deletions"]) == (2, 2, 0)
+    assert second["files"] == 3
+    code, out, err = driven.live.run("rollback", "1", "--yes", cwd=project)
+    assert code == 0, out + err
+    assert everything(driven) == middle
+    driven.live.run("rollback", f"{first['id'][:12]}", "--yes", cwd=project)
+    assert (project / "a.txt").read_text() == "one\n"
+    assert not (project / "new.txt").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("name", REAL)
+def test_a_turn_that_was_broken_off_is_closed(drive, name, number):
+    driven = drive(name)
+    driven.init()
+    steps = (driven.real.shell("echo half >> a.txt"), HANG)
+    process = driven.start(prompt("half", *steps))
+    assert driven.model.hanging.wait(90)
+    process.send_signal(number)
+    driven.model.released.set() if number == signal.SIGINT else None
+    process.communicate(timeout=60)
+    until(lambda: [p["status"] for p in driven.points()] in (["interrupted"], ["unknown"]))
+    assert driven.points()[0]["files"] == 1
+
+
+def test_the_agent_is_told_once_what_went_back(drive):
+    driven = drive("claude-code")
+    driven.init()
+    driven.ask(prompt("first", driven.real.shell("echo more >> a.txt")))
+    driven.live.run("rollback", "1", "--yes", cwd=driven.project)
+    for words, times in (("again", 1), ("once more", 1)):
+        driven.ask(words, again=True)
+        said = [one.text for one in driven.model.requests[-1].said]
+        notes = [text for text in said if "turnmark: since your last turn" in text]
+        assert len(notes) == times
+        assert "a.txt" in notes[0]
+
+
+def test_the_conversation_goes_back_with_the_files(drive):
+    driven = drive("claude-code")
+    driven.init()
+    driven.ask(prompt("first", driven.real.shell("echo 1 >> a.txt")))
+    driven.ask(prompt("second", driven.real.shell("echo 2 >> a.txt")), again=True)
+    done = driven.live.ask("rollback", "1", "--yes", "--conversation", cwd=driven.project)
+    [told] = done["conversations"]
+    assert told["resume"].endswith(f"claude --resume {told['forked']}")
+    env, real = driven.live.env, driven.real
+    command = [real.path, "-p", "--dangerously-skip-permissions", "--resume", told["forked"]]
+    subprocess.run([*command, "third"], cwd=driven.project, env=env, check=True, timeout=60)
+    prompts = [text for text in driven.model.requests[-1].prompts if "system-reminder" not in text]
+    assert any("first" in text for text in prompts)
+    assert not any("second" in text for text in prompts)
+    assert "third" in prompts[-1]
+
+
+def test_run_needs_no_file_of_the_agent(drive):
+    driven = drive("claude-code")
+    settings = driven.live.base / "user/.claude/settings.json"
+    before = settings.read_bytes()
+    driven.ask(prompt("first", driven.real.shell("echo more >> a.txt")), run=True)
+    assert settings.read_bytes() == before
+    assert [(p["label"][:5], p["files"]) for p in driven.points()] == [("first", 1)]
+
+
+def test_rollback_is_a_command_of_the_agent(drive):
+    driven = drive("claude-code")
+    driven.init()
+    driven.ask(prompt("first", driven.real.shell("echo more >> a.txt")))
+    driven.ask("/rollback", again=True)
+    assert any("first" in text for text in driven.model.requests[-1].prompts[-2:])
+
+
+def test_a_hook_that_is_half_uninstalled_stops_no_agent(drive):
+    driven = drive("claude-code")
+    driven.init()
+    shutil.rmtree(driven.live.base / "data")
+    driven.ask(prompt("first", driven.real.shell("echo more >> a.txt")))
+    assert (driven.project / "a.txt").read_text() == "one\nmore\n"
