@@ -35,7 +35,7 @@ from .model import (
     join,
     parents,
 )
-from .objects import Kind, encode_tree, hash_object, parse_tree
+from .objects import NO_NAMES, Kind, encode_tree, hash_object, parse_tree
 from .reading import READ, NotAFile, is_fresh, read_stable
 from .rules import STAGING_PREFIX, DirRules, RuleSet
 from .worktree import Dir, WorkTree
@@ -528,6 +528,8 @@ class Look:
 
     def _nearest_known(self, path: RelPath) -> RelPath:
         """The path, or what must be looked at in its place because its parent is not known."""
+        if not NO_NAMES.isdisjoint(path.split(b"/")):  # whatever it meant, it leads nowhere
+            return ROOT
         while path:
             parent, _, name = path.rpartition(b"/")
             if name == GITIGNORE:  # the rules of a directory change with it

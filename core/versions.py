@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from .about import About, decode_about
 from .diff import tree_changes
 from .errors import BadInput, Damaged
+from .gitignore import Pattern, parse_patterns
 from .history import History
 from .lines import is_binary
 from .model import (
@@ -28,7 +29,6 @@ from .model import (
     parse_path,
 )
 from .objects import parse_tree
-from .rules import Pattern, parse_patterns
 from .store import Store
 
 Matches = Callable[[RelPath, Entry], bool]

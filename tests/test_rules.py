@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import Damaged
+from core.gitignore import parse_gitignore
 from core.model import RelPath
 from core.rules import (
     DEFAULT_EXCLUDE,
@@ -20,7 +21,6 @@ from core.rules import (
     RuleSet,
     Verdict,
     is_git_alias,
-    parse_gitignore,
     verdict_of,
 )
 

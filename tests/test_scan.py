@@ -485,6 +485,19 @@ def test_looking_at_what_changed_tells_the_same_as_looking_at_everything(
     shutil.rmtree(base)
 
 
+@pytest.mark.parametrize(
+    "path", ["../outside", "../outside/f", "d/../../outside", "/", "d//f", "."]
+)
+def test_a_path_that_is_none_makes_everything_be_looked_at_and_leads_nowhere(
+    bench: Bench, path: str
+) -> None:
+    build(bench.base / "outside", {"f": "not ours"})
+    build(bench.path, {"d/f": "1"})
+    bench.point()
+    build(bench.path, {"d/f": "2"})
+    exact(bench, bench.recorder.take([RelPath(path.encode())]))
+
+
 # Nothing is written into the tree
 
 
