@@ -101,8 +101,8 @@ class Figures:
         middle, longest = 1e3 * times[len(times) // 2], 1e3 * times[-1]
         return (
             f"{self.rounds} rounds, {self.operations} operations, {len(self.wrong)} WRONG; "
-            f"{self.looks} looks, {self.full} of them full, {self.failed} failed; up to {self.entries} files, "
-            f"{self.overflows} overflows, {self.unwatched} unwatched; "
+            f"{self.looks} looks, {self.full} of them full, {self.failed} failed; "
+            f"up to {self.entries} files, {self.overflows} overflows, {self.unwatched} unwatched; "
             f"barrier p50 {middle:.2f} ms, max {longest:.1f} ms"
         )
 

@@ -35,7 +35,6 @@ SETTINGS = replace(PATIENT, rules=RULES, quiet=0.05, longest=0.3, audit=5.0, dur
 AGENTS = 2
 WARM = 0.25
 GROWTH_MB = 24.0
-MEGABYTE = 1 << 20
 
 Leaves = dict[bytes, tuple[int, bytes]]
 
@@ -75,9 +74,9 @@ class Health:
 
     @classmethod
     def now(cls) -> Health:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        status = Path("/proc/self/status").read_text()
+        memory = int(status.partition("RssAnon:")[2].split()[0]) / 1024  # without mapped packs
         descriptors = sum(map(is_lasting, os.listdir("/proc/self/fd")))
-        memory = pages * os.sysconf("SC_PAGE_SIZE") / MEGABYTE
         return cls(memory, descriptors, threading.active_count())
 
 

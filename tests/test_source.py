@@ -234,8 +234,11 @@ def test_a_directory_that_has_moved_out_tells_of_nothing(watched: Watched) -> No
     assert not watched.dirty()
 
 
-def test_what_happens_to_the_old_directory_says_nothing_of_the_new_one(watched: Watched) -> None:
+def test_what_happens_to_the_old_directory_says_nothing_of_the_new_one(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As builds do: the old output is moved away, made anew, and the old one is deleted."""
+    monkeypatch.setattr(source, "LIMBO_SECONDS", 1.0)
     build(watched.root, {"out/x/y/f": ""})
     watched.settle()
     (watched.root / "out").rename(watched.outside / "trash")

@@ -369,6 +369,21 @@ def test_an_ask_finds_out_about_the_root_itself(tmp_path: Path) -> None:
         assert [found.total for found in live.snapshots()] == [1, 1]
 
 
+def test_an_emptied_root_is_not_all_deleted_though_its_number_be_the_same(tmp_path: Path) -> None:
+    """ext4 gives a new directory the inode number of the one just deleted."""
+    build(tmp_path / "work", {"a": "1"})
+    with Live(tmp_path).ready() as live:
+        shutil.rmtree(live.path)
+        live.path.mkdir()
+        with pytest.raises(TurnmarkError, match="is paused"):
+            live.ask()
+        live.comes_to("paused", "is a disk not mounted")
+        assert live.newest() == {"a": "1"}
+        live.write("b", "2")
+        live.comes_to("watching")
+        assert live.newest() == {"b": "2"}
+
+
 def test_a_root_that_goes_before_the_stop_is_not_all_deleted(tmp_path: Path) -> None:
     build(tmp_path / "work", {"a": "1"})
     with Live(tmp_path).ready() as live:

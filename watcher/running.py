@@ -24,6 +24,7 @@ from core.errors import BadInput, TurnmarkError
 
 from .access import opened
 from .acting import tell, tidy_after
+from .agents.inject import inject
 from .client import PATIENCE, Client, connect
 from .context import Context, Unavailable
 from .output import clean, is_terminal, note
@@ -76,7 +77,7 @@ def run(context: Context, wish: Wish) -> int:
         ]
         one = Run(session, dirs, client.hello()["pid"], agent)
         _begin(context, client, one, wish.command)
-    code = _run_child(context, session, wish.command)
+    code = _run_child(context, session, inject(context, wish.command))
     _end(context, one, code)
     return code
 

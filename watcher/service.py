@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.errors import ConfigError, TurnmarkError
+from core.roots import Root
 from core.store import Store
 
 from . import __version__, logs
@@ -108,6 +109,7 @@ class Service:
             "shutdown": self._shutdown,
         }
         self._upkeep: threading.Thread | None = None
+        self._told: dict[str, Root] = {}
         self._upkeep_due = False
         self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
         self._globs_at = 0.0
@@ -261,9 +263,14 @@ class Service:
     def _tidy_store(self) -> None:
         try:
             with briefly_open(self.context) as store:
-                maintain(self.context, store, [w.root for w in self.watching.all()])
+                maintain(self.context, store, self._take_told().values())
         except Exception:  # the next upkeep tries again
             log.exception("tidying up the store failed")
+
+    def _take_told(self) -> dict[str, Root]:
+        """The workspaces of which something was told, also those that nobody watches any more."""
+        told, self._told = self._told, {}
+        return told | {w.root.id: w.root for w in self.watching.all()}
 
     def _on_death(self, pid: int) -> None:
         """Not in the thread that waits for deaths: closing a session waits for workspaces."""
@@ -272,6 +279,9 @@ class Service:
     def notify(self, event: dict[str, object]) -> None:
         """What a listing shows of a point is counted at once; the rest has time."""
         self._upkeep_due = True
+        item = self.watching.items.get(str(event.get("workspace")))
+        if item is not None:
+            self._told[item.workspace.root.id] = item.workspace.root
         if event["event"] != "snapshot":
             self._upkeep_at = 0.0
             self.news.put("tick")

@@ -93,6 +93,7 @@ class Workspace:
         self._no_events = ""
         self._observing: Observer = settings.observer
         self._identity: tuple[int, int] | None = None
+        self._gone = False
         self._burst = Burst(settings.quiet, settings.longest)
         self._bell = threading.Condition()
         self._asks: deque[Ask] = deque()
@@ -199,6 +200,7 @@ class Workspace:
         self._use_settings()
         self.recorder = Recorder(store, self.root, self.settings.rules)
         self._refuse_empty_stranger(self.recorder)
+        self._gone = False
         finish_interrupted(self.recorder)
         self._open_source()
         self._baseline(self.recorder)
@@ -217,14 +219,19 @@ class Workspace:
         try:
             info = os.stat(self.root.path)
         except OSError as error:
+            self._gone = True
             raise Paused(f"its directory cannot be reached ({error.strerror})") from error
         return info.st_dev, info.st_ino
 
     def _refuse_empty_stranger(self, recorder: Recorder) -> None:
-        """An empty directory that is not the one we knew: most likely a disk is not mounted."""
+        """An empty directory that is not the one we knew: most likely a disk is not mounted.
+
+        A new directory may have the number of the one that was just deleted.
+        """
         had = recorder.last is not None and recorder.last.total > 0
         known = recorder.tree.identity
-        if had and known and known != self._identity and not os.listdir(self.root.path):
+        stranger = self._gone or (known and known != self._identity)
+        if had and stranger and not os.listdir(self.root.path):
             raise Paused("its directory is empty and not the one it was; is a disk not mounted?")
 
     def _open_source(self) -> None:
@@ -511,9 +518,11 @@ class Workspace:
     def _check_root(self) -> None:
         """A root that is gone, replaced or unmounted is no reason to record that all is deleted."""
         if self._identify() != self._identity:
+            self._gone = True
             raise Paused("another directory has taken its place")
         if self._source is not None and self._source.root_gone:
-            raise Paused("its directory was moved or unmounted")
+            self._gone = True
+            raise Paused("its directory was moved, deleted or unmounted")
 
     def _hold_off(self, error: TurnmarkError) -> None:
         """Most often a full disk: the watch goes on, and the snapshot is tried again later.

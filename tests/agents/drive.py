@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.agents.model import Model
-from tests.live import Live
+from tests.live import COMMAND, Live
 
 PREFIX = os.environ.get("TURNMARK_AGENTS", "")
 """Read before the fixtures take every TURNMARK_ variable away."""
@@ -94,21 +94,17 @@ class Driven:
 
     def start(self, words: str, *, again: bool = False, run: bool = False) -> Any:
         command = [str(self.real.path), *self.real.ask(words, again)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         if run:
-            command[0] = self.real.program
-            process = self.live.start(
-                "run", "--", *command, cwd=self.project, stdin=subprocess.DEVNULL
-            )
-        else:
-            process = subprocess.Popen(
-                command,
-                cwd=self.project,
-                env=self.live.env,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                **pipes,
-            )
+            command = [*COMMAND, "run", "--", self.real.program, *command[1:]]
+        process = subprocess.Popen(
+            command,
+            cwd=self.project,
+            env=self.live.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         self.started.append(process)
         return process
 

@@ -146,11 +146,13 @@ def _script(said: Iterable[Said]) -> tuple[list[Step], int]:
 
 def _decoded(raw: str) -> list[Step]:
     """OpenCode puts a prompt of several words in quotes, and a backslash before those in it."""
-    try:
-        script, _ = json.JSONDecoder().raw_decode(raw)
-    except ValueError:
-        script, _ = json.JSONDecoder().raw_decode(raw.replace('\\"', '"'))
-    return list(script)
+    for text in (raw, raw.replace('\\"', '"')):
+        try:
+            script, _ = json.JSONDecoder().raw_decode(text)
+            return list(script)
+        except ValueError:
+            continue
+    return []
 
 
 # Reading what agents send

@@ -62,9 +62,8 @@ def before_turn(messages: list[Entry], turn_id: str) -> list[Entry]:
 
     In the order of the file: Claude Code goes on from the last one of it.
     """
-    main = [
-        one for one in messages if not one.get("isSidechain") and isinstance(one.get("uuid"), str)
-    ]
+    main = [one for one in messages if isinstance(one.get("uuid"), str)]
+    main = [one for one in main if not one.get("isSidechain")]
     prompt = next((one for one in main if _begins(one, turn_id)), None)
     if prompt is None:
         raise ValueError("the turn is not in the transcript")
@@ -105,11 +104,11 @@ def _copy(
 
 def _parent(one: Entry, by_id: Mapping[str, Entry]) -> str:
     """The nearest message above that is copied: reports of progress are not."""
-    above, seen = one.get("parentUuid"), set()
+    above, seen = str(one.get("parentUuid")), set[str]()
     while above in by_id and by_id[above]["type"] == "progress" and above not in seen:
         seen.add(above)
-        above = by_id[above].get("parentUuid")
-    return str(above)
+        above = str(by_id[above].get("parentUuid"))
+    return above
 
 
 def _entries(path: Path) -> Iterator[Entry]:

@@ -17,7 +17,7 @@ from .wishes import Place
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """What became of one session's conversation; `resume` is the command that goes on from there."""
+    """What became of one session's conversation; `resume` goes on from there."""
 
     session: str
     agent: str | None
