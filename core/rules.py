@@ -170,6 +170,7 @@ _OPEN = _Stance()
 
 
 _TABLES_MOST = 4096
+_CHILDREN_MOST = 20_000
 
 
 class _Shared:
@@ -223,7 +224,7 @@ class DirRules:
     Compiled at the first verdict, so that a tree of unchanged fingerprints costs only hashes.
     """
 
-    __slots__ = ("_force", "_gitignore", "_parent", "_shared", "fingerprint", "path")
+    __slots__ = ("_children", "_force", "_gitignore", "_parent", "_shared", "fingerprint", "path")
 
     def __init__(
         self, shared: _Shared, path: RelPath, gitignore: bytes | None, parent: DirRules | None
@@ -237,13 +238,25 @@ class DirRules:
             said = b"\0".join((above, path, self._gitignore))
             self.fingerprint = hashlib.sha256(said).digest()
         self._force: _Force | None = None
+        self._children: dict[bytes, DirRules] = {}
 
     @classmethod
     def root(cls, ruleset: RuleSet, gitignore: bytes | None) -> DirRules:
         return cls(_shared_by(ruleset), ROOT, gitignore, None)
 
+    def is_for(self, ruleset: RuleSet, gitignore: bytes | None) -> bool:
+        """Whether these are the rules of a root that such rules are written for."""
+        return self._shared.ruleset == ruleset and self._gitignore == gitignore
+
     def child(self, name: bytes, gitignore: bytes | None) -> DirRules:
-        return DirRules(self._shared, join(self.path, name), gitignore, self)
+        """Kept, compiled as they may be, for the next look at the same directory."""
+        kept = self._children.get(name)
+        if kept is None or kept._gitignore != gitignore:
+            if len(self._children) >= _CHILDREN_MOST:
+                self._children.clear()
+            kept = DirRules(self._shared, join(self.path, name), gitignore, self)
+            self._children[name] = kept
+        return kept
 
     def verdict(self, name: bytes, is_dir: bool) -> Verdict:
         force = self._force or self._compile()

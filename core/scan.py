@@ -12,10 +12,10 @@ import os
 import stat
 import time
 from array import array
+from bisect import insort
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from .about import Usual, note, read_note
@@ -128,8 +128,14 @@ class Look:
     def _enter_root(self) -> Frame:
         fd = self.beneath.fd
         listed = self._list(fd, ROOT)
-        rules = DirRules.root(self.ruleset, self._listed_gitignore(fd, listed))
+        rules = self._root_rules(self._listed_gitignore(fd, listed))
         return self._enter(ROOT, fd, listed, rules, None)
+
+    def _root_rules(self, gitignore: bytes | None) -> DirRules:
+        kept = self.tree.rules
+        if kept is None or not kept.is_for(self.ruleset, gitignore):
+            kept = self.tree.rules = DirRules.root(self.ruleset, gitignore)
+        return kept
 
     def _listed_gitignore(self, fd: int, listed: Listing) -> bytes | None:
         """Most directories have none, and a failing open costs more than a look at the names."""
@@ -619,12 +625,19 @@ class Look:
         known = next((p for p in (path, *parents(path)) if p in self._rules), None)
         if known is None:
             known = ROOT
-            self._rules[ROOT] = DirRules.root(self.ruleset, self._gitignore(self.beneath.fd))
+            self._rules[ROOT] = self._root_rules(self._recorded_gitignore(ROOT))
         for name in path[len(known) :].strip(b"/").split(b"/") if path != known else []:
             above, known = known, join(known, name)
-            gitignore = self._gitignore(self.beneath.dir(known))
+            gitignore = self._recorded_gitignore(known)
             self._rules[known] = self._rules[above].child(name, gitignore)
         return self._rules[path]
+
+    def _recorded_gitignore(self, path: RelPath) -> bytes | None:
+        """Opened only where one was seen; a new one is among the paths to look at."""
+        old = self.tree.get(path)
+        if old is not None and GITIGNORE not in old.names:
+            return None
+        return self._gitignore(self.beneath.dir(path))
 
     def _update_names(
         self, frame: Frame, names: set[bytes], done: dict[RelPath, tuple[Frame, Dir]]
@@ -722,17 +735,19 @@ def _noted_anew(path: RelPath, found: Dir, old: Usual, usual: Usual) -> Dir:
 
 
 class Deepest:
-    """Owns the directories still to be updated, and gives out the deepest first."""
+    """Owns the directories still to be updated; gives out each after all that lie in it.
+
+    Neighbours follow each other, so that the directories above them are still open.
+    """
 
     def __init__(self, names: dict[RelPath, set[bytes]]) -> None:
         self._names = names
-        self._heap = [(-_depth(path), path) for path in names]
-        heapify(self._heap)
+        self._order = sorted(map(_in_tree_order, names))
 
     def pop(self) -> tuple[RelPath, set[bytes]] | None:
-        if not self._heap:
+        if not self._order:
             return None
-        path = heappop(self._heap)[1]
+        path = RelPath(self._order.pop().replace(b"\0", b"/"))
         return path, self._names.pop(path)
 
     def ask_parent(self, path: RelPath, *, look: bool) -> None:
@@ -743,13 +758,14 @@ class Deepest:
         parent = RelPath(head)
         if parent not in self._names:
             self._names[parent] = set()
-            heappush(self._heap, (-_depth(parent), parent))
+            insort(self._order, _in_tree_order(parent))
         if look:
             self._names[parent].add(name)
 
 
-def _depth(path: RelPath) -> int:
-    return path.count(b"/") + 1 if path else 0
+def _in_tree_order(path: RelPath) -> bytes:
+    """Sorts a directory before everything in it, and that together."""
+    return path.replace(b"/", b"\0")
 
 
 def _topmost(paths: set[RelPath]) -> set[RelPath]:

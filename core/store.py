@@ -26,6 +26,7 @@ LAYOUT = 1
 PACK_BYTES = 100_000_000
 PACK_OBJECTS = 20_000
 SMALL_PACK = 5_000
+ASKED_MANY = 500
 WAIT = 5.0
 LOOKS = 3
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -67,6 +68,7 @@ class Store:
         self._packs: dict[str, Pack] = {}
         self._open: deque[Pack] = deque()
         self._cruft: set[str] = set()
+        self._asked = 0
         self._to_gather = True
         self._gathered: set[str] = set()
         self._large: list[Pack] = []
@@ -272,10 +274,11 @@ class Store:
         """Keeps the ids of all small packs in one set: to ask each pack costs a microsecond."""
         lasting = self._packs.keys() - self._cruft
         if not lasting >= self._gathered:
-            self._gathered, self._large, self._small = set(), [], set()
+            self._gathered, self._large, self._small, self._asked = set(), [], set(), 0
         for pack in (self._packs[name] for name in lasting - self._gathered):
             if pack.count > SMALL_PACK:
                 self._large.append(pack)
+                self._asked = 0
             else:
                 self._small.update(pack.oids())
         self._gathered, self._to_gather = set(lasting), False
@@ -301,7 +304,19 @@ class Store:
         """Whether a pack known so far holds it; none of them goes away while somebody writes."""
         if self._to_gather:
             self._gather()
-        return oid in self._small or any(pack.place(oid) is not None for pack in self._large)
+        if oid in self._small:
+            return True
+        self._asked += 1
+        if self._asked == ASKED_MANY:
+            self._gather_more()
+        return any(pack.place(oid) is not None for pack in self._large)
+
+    def _gather_more(self) -> None:
+        """Where many objects are asked for, the ids of middling packs are gathered as well."""
+        for pack in self._large:
+            if pack.count <= PACK_OBJECTS:
+                self._small.update(pack.oids())
+        self._large = [pack for pack in self._large if pack.count > PACK_OBJECTS]
 
     def read(self, oid: Oid) -> tuple[Kind, bytes]:
         """An object, its hash verified; another copy is tried where one is damaged."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from .about import Usual
 from .model import ROOT, Oid, RelPath, join
 from .objects import hash_object
+from .rules import DirRules
 
 SCHEMA = 3
 COLUMNS = "path, mode, oid, raw, names, stats, note, rules, subdirs, files, gaps, crc"
@@ -69,6 +70,8 @@ class WorkTree:
         self._notes: dict[RelPath, bytes] | None = None
         self._complete = False
         self._anew = False
+        self.rules: DirRules | None = None
+        """Of the root, as compiled for the last look."""
         self._unsaved: dict[RelPath, Dir | None] = {}
         self._moved = False
         self._db: sqlite3.Connection | None = None
