@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .about import Usual, decode_about, encode_about
 from .beneath import Beneath
 from .diff import diff_trees
-from .errors import Damaged
+from .errors import Damaged, TurnmarkError
 from .history import History, MarkSpec, mark_ref, snapshot_ref, write_mark, write_snapshot
 from .model import EMPTY_TREE, ROOT, TREE, Entry, Mark, Oid, RelPath, Snapshot
 from .objects import Kind, encode_tree, hash_object
@@ -84,6 +85,8 @@ class Recorder:
         self.last_mark: Oid | None = None
         self.last_snapshot: Oid | None = None
         self.always: set[RelPath] = set()
+        self.expected: tuple[int, int] | None = None
+        """The root's device and inode, where no other directory in its place may be recorded."""
         self._looking: Look | None = None
         self._read_history()
 
@@ -115,7 +118,7 @@ class Recorder:
 
         With always_mark off, a mark is left out where neither the tree nor the newest mark moved.
         """
-        with self.store.writing() as writer, Beneath(self.store.disk, self.root.path) as beneath:
+        with self.store.writing() as writer, self._beneath() as beneath:
             self._check_base()
             look = self._look(beneath, writer, paths)
             snapshot, changed = self._snapshot(writer, look, note)
@@ -166,7 +169,7 @@ class Recorder:
     def look(self) -> Seen:
         """The workspace as it is now, by full scan, storing nothing."""
         sink = TreesOnly()
-        with Beneath(self.store.disk, self.root.path) as beneath:
+        with self._beneath() as beneath:
             self._check_base()
             look = self._look(beneath, sink, None)
         root = self._root_of(look.changes)
@@ -177,6 +180,16 @@ class Recorder:
         if self.tree.trusted:
             return {}
         return {d.oid: d.raw for d in changes.values() if d is not None}
+
+    @contextmanager
+    def _beneath(self) -> Iterator[Beneath]:
+        with Beneath(self.store.disk, self.root.path) as beneath:
+            if self.expected not in (None, beneath.identity):
+                raise TurnmarkError(
+                    f"Another directory has taken the place of {self.root.shown}.",
+                    "Nothing was recorded; is a disk not mounted?",
+                )
+            yield beneath
 
     def _look(self, beneath: Beneath, sink: Sink, paths: Iterable[RelPath] | None) -> Look:
         look = self._looking = Look(self.tree, beneath, sink, self.rules)

@@ -36,7 +36,7 @@ from .model import (
     parents,
 )
 from .objects import NO_NAMES, Kind, encode_tree, hash_object, parse_tree
-from .reading import READ, NotAFile, is_fresh, read_stable
+from .reading import READ, RECENT_NS, NotAFile, is_fresh, read_stable
 from .rules import STAGING_PREFIX, DirRules, RuleSet
 from .worktree import Dir, WorkTree
 
@@ -220,9 +220,13 @@ class Look:
                 name = item.name
                 names.append(name)
                 numbers += _numbers(info)
-                if (info.st_nlink > 1 or name.endswith(MAPPED)) and stat.S_ISREG(info.st_mode):
-                    self.always.add(join(path, os.fsencode(name)))
+                if info.st_nlink > 1 or name.endswith(MAPPED):
+                    self._note_always(path, name, info)
         return names, array("q", numbers)
+
+    def _note_always(self, path: RelPath, name: str, info: os.stat_result) -> None:
+        if (info.st_nlink > 1 or name.endswith(MAPPED)) and stat.S_ISREG(info.st_mode):
+            self.always.add(join(path, os.fsencode(name)))
 
     def _gitignore(self, fd: int) -> bytes | None:
         """The rules file of a directory; a link, a directory or a FIFO of that name is none."""
@@ -330,7 +334,7 @@ class Look:
         _replace(frame.stats, at, found.stat)
         if found.torn:
             self._gap(frame, name, "torn")
-        if found.torn or is_fresh(found.stat.st_ctime_ns, begun):
+        if found.torn or _may_be_stale(name, found.stat, begun):
             self._doubt_at(frame, at)
         oid = hash_object("blob", found.data)
         if self._is_new(frame, name, oid):
@@ -565,7 +569,13 @@ class Look:
                 continue
             if frame.old is None or frame.rules.fingerprint != frame.old.rules:
                 return False
-            self._update_names(frame, names, done)
+            try:
+                self._update_names(frame, names, done)
+            except OSError as error:  # the directory went away while it was looked at
+                if error.errno not in GONE:
+                    raise
+                pending.ask_parent(path, look=True)
+                continue
             done[path] = (frame, self._finish(frame))
             pending.ask_parent(path, look=False)
         return True
@@ -655,6 +665,7 @@ class Look:
         except FileNotFoundError:
             self._remove_name(frame, name)
             return
+        self._note_always(frame.path, os.fsdecode(name), info)
         at = self._place_of(frame, name, info)
         frame.entries.pop(name, None)
         frame.gaps.pop(name, None)
@@ -771,6 +782,13 @@ def _in_tree_order(path: RelPath) -> bytes:
 def _topmost(paths: set[RelPath]) -> set[RelPath]:
     """Without those that lie below another one: looking at that one covers them."""
     return {path for path in paths if not any(above in paths for above in parents(path))}
+
+
+def _may_be_stale(name: bytes, info: os.stat_result, now_ns: int) -> bool:
+    """Whether what was read may change without another time stamp: by a write in the same tick, or
+    through a map onto a page that is dirty already."""
+    mapped = os.fsdecode(name).endswith(MAPPED) and info.st_ctime_ns >= now_ns - RECENT_NS
+    return mapped or is_fresh(info.st_ctime_ns, now_ns)
 
 
 def _reason_through(rules: DirRules, name: bytes) -> GapReason | None:

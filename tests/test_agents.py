@@ -73,7 +73,7 @@ MEANINGS = [
      {"kind": "turn-begin", "follow_up": False, "prompt": "x"}),
     ("qwen", "Stop", hooked(GEMINI, "Stop", stop_hook_active=True), {"kind": "turn-end"}),
     # Copilot CLI
-    ("copilot", "UserPromptSubmit", {**GEMINI, "hook_event_name": "UserPromptSubmit", "prompt": "x"},
+    ("copilot", "UserPromptSubmit", hooked(GEMINI, "UserPromptSubmit", prompt="x"),
      {"kind": "turn-begin", "session": "g1", "prompt": "x"}),
     ("copilot", "Stop", {**GEMINI, "stop_reason": "end_turn"}, {"kind": "turn-end"}),
     # Cursor
@@ -144,14 +144,28 @@ def test_sub_agents_make_no_turns():
     assert event("opencode", "session.idle", child).sub_agent
 
 
+FIELDS = (
+    "session_id",
+    "cwd",
+    "prompt",
+    "extra",
+    "tool_input",
+    "status",
+    "input-messages",
+    "sessionID",
+    "conversation_id",
+    "taskId",
+    "workspace_roots",
+    "hook_event_name",
+)
+
+
 @pytest.mark.parametrize("value", [None, 1, [], {}, True, "x" * 1000, {"session_id": {}}], ids=repr)
 @pytest.mark.parametrize("name", AGENTS)
 def test_no_payload_breaks_an_adapter(name, value):
     for hook in AGENTS[name].hooks:
         agents.read(name, value, hook.event, {})
-        fields = ("session_id", "cwd", "prompt", "extra", "tool_input", "status", "input-messages",
-                  "sessionID", "conversation_id", "taskId", "workspace_roots", "hook_event_name")  # fmt: skip
-        agents.read(name, dict.fromkeys(fields, value), hook.event, {})
+        agents.read(name, dict.fromkeys(FIELDS, value), hook.event, {})
 
 
 def test_an_unknown_agent_means_nothing():

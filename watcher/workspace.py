@@ -199,6 +199,7 @@ class Workspace:
         self._identity = self._identify()
         self._use_settings()
         self.recorder = Recorder(store, self.root, self.settings.rules)
+        self.recorder.expected = self._identity
         self._refuse_empty_stranger(self.recorder)
         self._gone = False
         finish_interrupted(self.recorder)

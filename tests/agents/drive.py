@@ -125,7 +125,7 @@ class Driven:
     def close(self) -> None:
         for process in self.started:
             if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         self.live.close()
 

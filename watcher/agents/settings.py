@@ -264,7 +264,8 @@ def _mentions_us(path: Path) -> bool:
 
 
 def take_out(changes: list[Change], ledger: Ledger) -> None:
-    for change in changes:
+    """In reverse: the directories of the first file may hold those of the others."""
+    for change in reversed(changes):
         if change.after is None:
             change.path.unlink(missing_ok=True)
         elif not change.idle:

@@ -1,0 +1,302 @@
+"""What turnmark puts into agents' settings is all that differs, and out again nothing does."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trees import image
+from watcher.agents import AGENTS, inject, jsontext
+from watcher.agents.client import hook_path
+
+FOLDER = Path(__file__).parent / "settings"
+CORPUS = sorted(path for path in FOLDER.iterdir() if path.is_file())
+REFUSED = sorted((FOLDER / "refused").iterdir())
+PLACES = {
+    "claude-code": ".claude/settings.json",
+    "codex": ".codex/config.toml",
+    "gemini": ".gemini/settings.json",
+    "qwen": ".qwen/settings.json",
+    "cursor": ".cursor/hooks.json",
+    "hermes": ".hermes/config.yaml",
+}
+
+
+def put(nobody: Path, sample: Path) -> tuple[str, Path]:
+    """A sample where the agent's settings are."""
+    name = sample.name.partition(".")[0]
+    path = nobody / PLACES[name]
+    path.parent.mkdir(parents=True)
+    path.write_bytes(sample.read_bytes())
+    return name, path
+
+
+def named(path: Path) -> Path:
+    return Path(path.name)
+
+
+@pytest.mark.parametrize("sample", CORPUS, ids=named)
+def test_what_is_put_in_comes_out_byte_by_byte(sample, nobody, turnmark):
+    name, path = put(nobody, sample)
+    path.chmod(0o640)
+    before = image(path.parent)
+    assert turnmark("init", name).code == 0
+    assert b"turnmark-hook" in path.read_bytes()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert turnmark("remove", name).code == 0
+    assert image(path.parent) == before
+
+
+@pytest.mark.parametrize("sample", CORPUS, ids=named)
+def test_a_second_time_changes_nothing(sample, nobody, turnmark):
+    name, path = put(nobody, sample)
+    turnmark("init", name)
+    once = image(path.parent)
+    assert turnmark("init", name).code == 0
+    assert image(path.parent) == once
+    turnmark("remove", name)
+    assert path.read_bytes() == sample.read_bytes()
+    assert turnmark("remove", name).code == 0
+
+
+@pytest.mark.parametrize("sample", [p for p in CORPUS if p.suffix == ".json"], ids=named)
+def test_what_somebody_changes_meanwhile_stays(sample, nobody, turnmark):
+    name, path = put(nobody, sample)
+    turnmark("init", name)
+    path.write_bytes(path.read_bytes().replace(b"opus", b"haiku").rstrip() + b"\n\n")
+    turnmark("remove", name)
+    left = path.read_bytes()
+    assert b"turnmark" not in left
+    expected = json.loads(sample.read_bytes().decode("utf-8-sig").replace("opus", "haiku"))
+    found = json.loads(left.decode("utf-8-sig"))
+    for empty in (expected, found):
+        if empty.get("hooks") in ({}, {"Stop": []}):
+            del empty["hooks"]
+    assert found == expected
+    assert left.endswith(b"\n\n")
+
+
+@pytest.mark.parametrize("sample", [p for p in CORPUS if p.suffix != ".json"], ids=named)
+def test_lines_that_somebody_adds_to_other_formats_stay(sample, nobody, turnmark):
+    name, path = put(nobody, sample)
+    turnmark("init", name)
+    path.write_bytes(path.read_bytes() + b"# more\n")
+    turnmark("remove", name)
+    left = path.read_bytes()
+    assert left.replace(b"\r", b"").replace(b"\n", b"") == (
+        sample.read_bytes().replace(b"\r", b"").replace(b"\n", b"") + b"# more"
+    )
+
+
+@pytest.mark.parametrize("sample", REFUSED, ids=named)
+def test_what_cannot_be_changed_without_loss_is_left_alone(sample, nobody, turnmark):
+    name, path = put(nobody, sample)
+    told = turnmark("init", name)
+    assert told.code in (1, 3)
+    assert "left alone" in told.out
+    assert "turnmark-hook" in told.out
+    assert path.read_bytes() == sample.read_bytes()
+    turnmark("remove", name)
+    assert path.read_bytes() == sample.read_bytes()
+
+
+def test_json_keeps_its_order_indentation_and_line_ends(nobody, turnmark):
+    _, path = put(nobody, FOLDER / "claude-code.crlf.json")
+    turnmark("init", "claude-code")
+    text = path.read_bytes().decode()
+    assert text.count("\n") == text.count("\r\n")
+    assert text.startswith((FOLDER / "claude-code.crlf.json").read_bytes().decode()[:80])
+    assert '\r\n        "SessionStart": [' in text
+    assert list(json.loads(text)) == ["model", "hooks"]
+    assert json.loads(text)["hooks"]["Stop"][0]["hooks"][0]["command"] == "say done"
+
+
+def test_a_link_stays_a_link(nobody, turnmark):
+    name, path = put(nobody, FOLDER / "claude-code.plain.json")
+    real = nobody / "dotfiles" / "claude.json"
+    real.parent.mkdir()
+    path.rename(real)
+    path.symlink_to("../dotfiles/claude.json")
+    turnmark("init", name)
+    assert os.readlink(path) == "../dotfiles/claude.json"
+    assert "turnmark-hook" in real.read_text()
+    turnmark("remove", name)
+    assert real.read_bytes() == (FOLDER / "claude-code.plain.json").read_bytes()
+    assert path.is_symlink()
+
+
+def test_a_read_only_file_is_somebody_elses_decision(nobody, turnmark):
+    name, path = put(nobody, FOLDER / "claude-code.plain.json")
+    path.chmod(0o444)
+    told = turnmark("init", name)
+    assert told.code == 3
+    assert "read-only" in told.out
+    assert '"SessionStart"' in told.out
+    assert "turnmark" not in path.read_text()
+
+
+def test_files_that_were_not_there_are_gone_again(nobody, turnmark):
+    for name in AGENTS:
+        before = image(nobody, skip=(b"turnmark",))
+        assert turnmark("init", name).code == 0
+        assert image(nobody, skip=(b"turnmark",)) != before
+        assert turnmark("remove", name).code == 0
+        assert image(nobody, skip=(b"turnmark",)) == before
+
+
+def test_without_the_ledger_entries_are_known_by_their_command(nobody, turnmark):
+    name, path = put(nobody, FOLDER / "claude-code.others.json")
+    turnmark("init", name)
+    (nobody / "turnmark/agents.json").unlink()
+    assert turnmark("remove", name).code == 0
+    assert path.read_bytes() == (FOLDER / "claude-code.others.json").read_bytes()
+
+
+def test_an_entry_that_somebody_moved_is_found(nobody, turnmark):
+    name, path = put(nobody, FOLDER / "claude-code.others.json")
+    turnmark("init", name)
+    value = json.loads(path.read_text())
+    ours = value["hooks"]["Stop"].pop()
+    value["hooks"]["PreToolUse"][0]["hooks"] += ours["hooks"]
+    path.write_text(json.dumps(value))
+    turnmark("remove", name)
+    left = json.loads(path.read_text())
+    assert "turnmark" not in path.read_text()
+    assert [h["command"] for h in left["hooks"]["PreToolUse"][0]["hooks"]] == [
+        "~/bin/guard --strict"
+    ]
+
+
+def test_a_command_of_the_users_with_the_same_name_stays(nobody, turnmark):
+    mine = nobody / ".claude/commands/rollback.md"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("deploy the previous release\n")
+    assert turnmark("init", "claude-code").code == 0
+    turnmark("remove", "claude-code")
+    assert mine.read_text() == "deploy the previous release\n"
+
+
+def test_a_dry_run_shows_and_changes_nothing(nobody, turnmark):
+    name, path = put(nobody, FOLDER / "claude-code.plain.json")
+    before = image(nobody)
+    told = turnmark("init", name, "--dry-run")
+    assert told.code == 0
+    assert f"+++ {path}" in told.out
+    assert '+            "command": ' in told.out or '"command": ' in told.out
+    assert image(nobody) == before
+
+
+def test_print_shows_what_belongs_where(nobody, turnmark):
+    told = turnmark("init", "codex", "--print")
+    assert f"# {nobody}/.codex/config.toml" in told.out
+    assert tomllib.loads(told.out.split("config.toml\n")[1].split("\n")[0])["notify"][1] == "codex"
+    assert not (nobody / ".codex").exists()
+
+
+def test_all_means_those_that_are_here(nobody, turnmark, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    (nobody / ".gemini").mkdir()
+    told = json.loads(turnmark("init", "--all", "--json").out)
+    assert [row["agent"] for row in told["agents"]] == ["gemini"]
+
+
+def test_a_project_has_its_own_settings(nobody, turnmark, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert turnmark("init", "claude-code", "--project").code == 0
+    assert "turnmark-hook" in (tmp_path / ".claude/settings.local.json").read_text()
+    assert not (nobody / ".claude").exists()
+    assert turnmark("init", "gemini", "--project").code == 64
+    monkeypatch.chdir("/")
+    assert turnmark("remove", "claude-code").code == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_uninstall_leaves_settings_and_home_as_they_were(nobody, turnmark):
+    name, _ = put(nobody, FOLDER / "claude-code.others.json")
+    before = image(nobody)
+    turnmark("init", name)
+    turnmark("init", "codex")
+    assert turnmark("uninstall", "--yes").code == 0
+    assert image(nobody) == before
+
+
+def test_uninstall_keeps_what_is_not_turnmarks(nobody, turnmark):
+    turnmark("init", "codex")
+    (nobody / "turnmark/bin/mine").write_text("x")
+    assert turnmark("uninstall", "--yes").code == 0
+    assert (nobody / "turnmark/bin/mine").read_text() == "x"
+
+
+def test_uninstall_keeps_its_files_while_something_still_names_them(nobody, turnmark, make_context):
+    _, path = put(nobody, FOLDER / "claude-code.plain.json")
+    turnmark("init", "claude-code")
+    path.write_text(path.read_text() + "// a comment\n")
+    assert turnmark("uninstall", "--yes").code == 3
+    assert hook_path(make_context()).exists()
+
+
+def test_doctor_has_a_cure_for_each_finding(nobody, turnmark):
+    turnmark("init", "claude-code")
+    told = turnmark("doctor")
+    assert "Claude Code tells turnmark." in told.out
+    hook = nobody / "turnmark/bin/turnmark-hook"
+    hook.unlink()
+    (nobody / ".claude/settings.json").write_text('{"disableAllHooks": true}')
+    told = json.loads(turnmark("doctor", "--json").out)
+    sick = [one for one in told["findings"] if one["level"] == "problem"]
+    assert told["ok"] is False
+    assert len(sick) >= 3
+    assert all(one["cure"] for one in sick)
+    assert turnmark("doctor").code == 1
+
+
+def test_one_session_needs_no_file(nobody, make_context):
+    words = inject.inject(make_context(), ["claude", "-p", "hi"])
+    assert words[0::2][0] == "claude"
+    assert words[3:] == ["-p", "hi"]
+    assert "turnmark-hook claude-code Stop" in words[2]
+    assert json.loads(words[2])["hooks"]["Stop"]
+    notify = inject.inject(make_context(), ["/usr/bin/codex", "exec", "hi"])
+    assert notify[1] == "-c"
+    assert tomllib.loads(notify[2])["notify"][1:] == ["codex", "notify"]
+    assert inject.inject(make_context(), ["vim", "x"]) == ["vim", "x"]
+    assert inject.inject(make_context(), ["claude", "--settings", "x"]) == [
+        "claude",
+        "--settings",
+        "x",
+    ]
+    assert [path.name for path in nobody.iterdir()] == ["turnmark"]
+
+
+# The text of JSON
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.text()
+TREES = st.dictionaries(
+    st.text(), st.recursive(SCALARS, lambda x: st.lists(x) | st.dictionaries(st.text(), x))
+)
+
+
+@given(TREES, st.sampled_from([None, 2, "\t"]), st.booleans(), st.booleans())
+def test_an_element_added_and_cut_leaves_the_text_as_it_was(value, indent, crlf, there):
+    value.pop("hooks", None)
+    if there:
+        value["hooks"] = {"Stop": [{"command": "theirs"}]}
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    text = text.replace("\n", "\r\n") if crlf else text
+    added = jsontext.append(text, ("hooks", "Stop"), {"command": "ours"})
+    changed = jsontext.load(added)
+    assert changed["hooks"]["Stop"][-1] == {"command": "ours"}
+    [path] = jsontext.find(changed, lambda one: one == {"command": "ours"})
+    assert {**changed, "hooks": value.get("hooks")} == {**value, "hooks": value.get("hooks")}
+    if there:
+        assert jsontext.remove(added, path) == text
+    elif value:
+        assert jsontext.remove(added, ("hooks",)) == text
