@@ -251,8 +251,8 @@ class Store:
         info = self.disk.lstat(path)
         stamp = (info.st_mtime_ns, info.st_ino)
         if stamp != self._packs_stamp:
-            self._load_packs(path)
             self._packs_stamp = stamp
+            self._load_packs(path)
         return list(self._packs.values())
 
     def reload(self) -> None:

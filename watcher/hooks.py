@@ -55,7 +55,8 @@ class Hooks:
         self.sessions = sessions
         self.spool = spool
         self._last: dict[tuple[str, str], Last] = {}
-        self._told_of_begins: dict[str, None] = {}
+        self._begins: dict[str, frozenset[tuple[str, int, int]]] = {}
+        self._went_back: dict[str, int] = {}
         self._lock = threading.Lock()
         self._draining: threading.Thread | None = None
 
@@ -107,6 +108,7 @@ class Hooks:
         elif event.kind == "turn-end":
             self._end(event, params, gone)
         elif event.kind == "session-end":
+            self._begins.pop(event.session, None)
             self.sessions.close({"session": event.session, "status": "interrupted"})
         else:
             self._announce(event)
@@ -123,11 +125,24 @@ class Hooks:
         session = self.sessions.all.get(event.session)
         if event.follow_up and session is not None and session.open and not session.own:
             return ""
-        with self._lock:
-            self._told_of_begins[event.session] = None
-            _forget(self._told_of_begins)
         self._begin_turn(event, params, event.prompt, gone)
-        return files_gone_back(self._workspaces(event.session), event.session)
+        workspaces = self._workspaces(event.session)
+        return (
+            files_gone_back(workspaces, event.session) if self._is_news(event, workspaces) else ""
+        )
+
+    def _is_news(self, event: AgentEvent, workspaces: list[Workspace]) -> bool:
+        """Whether files may have gone back since the session's turn before; looking takes time."""
+        now = frozenset((w.root.id, id(w), self._went_back.get(w.root.id, 0)) for w in workspaces)
+        with self._lock:
+            before = self._begins.pop(event.session, None)
+            self._begins[event.session] = now
+            _forget(self._begins)
+        return now != before
+
+    def went_back(self, workspace: str) -> None:
+        """A rollback was made, which the sessions at work there are to be told of."""
+        self._went_back[workspace] = self._went_back.get(workspace, 0) + 1
 
     def _begin_turn(self, event: AgentEvent, params: Params, prompt: str, gone: Gone) -> None:
         roots = self._roots(event)
@@ -146,7 +161,7 @@ class Hooks:
         _log_errors(event, self.sessions.begin(given, gone))
 
     def _end(self, event: AgentEvent, params: Params, gone: Gone) -> None:
-        if event.ends_only and event.session not in self._told_of_begins:
+        if event.ends_only and event.session not in self._begins:
             self._end_only(event, params, gone)
             return
         self._end_turn(event, event.turn_id, gone)
