@@ -13,10 +13,13 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from .errors import Damaged
 from .model import EXEC, FILE, Gap, GapReason, RelPath, join, parse_path, show_path
+from .objects import is_inside, is_name
 from .rules import RuleSet
 
 Coverage = Literal["full", "displaced"]
 REASONS = frozenset(get_args(GapReason))
+MODES = range(0o10000)
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class Usual(NamedTuple):
@@ -84,11 +87,11 @@ def decode_about(data: bytes) -> About:
     head, _, rest = data.partition(b"\n")
     try:
         header = json.loads(head)
-        usual = Usual(*map(int, header["usual"]))
+        usual = Usual(*map(_mode, header["usual"]))
         rules, coverage = RuleSet.from_json(header["rules"]), header["coverage"]
         lines = [json.loads(line) for line in rest.splitlines()]
         modes, empty, gaps = _gather(lines)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGE as error:
         raise Damaged(
             "The record of modes and gaps of a snapshot is damaged.",
             "Run `turnmark store verify`.",
@@ -104,16 +107,31 @@ def _gather(
     gaps: dict[RelPath, GapReason] = {}
     for line in lines:
         path = RelPath(parse_path(line["dir"]))
+        if not is_inside(path):
+            raise ValueError(path)
         if "mode" in line:
-            modes[path] = int(line["mode"])
+            modes[path] = _mode(line["mode"])
         if line.get("empty"):
             empty.add(path)
         for name, mode in line.get("modes", {}).items():
-            modes[join(path, parse_path(name))] = int(mode)
+            modes[join(path, _name(name))] = _mode(mode)
         for name, reason in line.get("gaps", {}).items():
             if reason in REASONS:
-                gaps[join(path, parse_path(name))] = reason
+                gaps[join(path, _name(name))] = reason
     return modes, empty, gaps
+
+
+def _name(text: str) -> bytes:
+    name = parse_path(text)
+    if not is_name(name):
+        raise ValueError(text)
+    return name
+
+
+def _mode(value: Any) -> int:
+    if value not in MODES:
+        raise ValueError(value)
+    return int(value)
 
 
 def read_note(line: bytes) -> tuple[dict[bytes, int], dict[bytes, GapReason]]:

@@ -22,6 +22,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -30,14 +31,18 @@ from typing import Any
 
 from .beneath import DIRECTORY, Beneath
 from .disk import CHUNK, GONE, UNSUPPORTED, Disk
+from .errors import Damaged
 from .model import EXEC, FILE, LINK, ROOT, Oid, RelPath, join, parents, show_path
 from .objects import hash_object
-from .plan import Left, Node, ReadBlob, Step, decode_step, encode_step
+from .plan import OWNER_ALL, Left, Node, ReadBlob, Step, decode_step, encode_step
 from .rules import STAGING_PREFIX
 
 SYNC_EACH_BELOW = 32
 NEW, OLD = b"new", b"old"
 READ = os.O_RDONLY | os.O_NONBLOCK
+
+TX = re.compile(r"[0-9a-f]{16}")
+NO_JOURNAL = (*(ValueError, KeyError, TypeError, IndexError), OverflowError, RecursionError)
 
 Displaced = dict[RelPath, tuple[int, bytes]]
 
@@ -67,7 +72,10 @@ class Journal:
 
 
 def decode_journal(data: bytes) -> Journal:
+    """ValueError and its like for whatever this version has not written."""
     doc = json.loads(data)
+    if not TX.fullmatch(doc["tx"]) or not isinstance(doc["extra"]["title"], str):
+        raise ValueError("no rollback of ours")
     return Journal(
         tx=doc["tx"],
         root=(int(doc["root"][0]), int(doc["root"][1])),
@@ -93,7 +101,7 @@ class JournalFile:
             return decode_journal(self.disk.read_file(self.path))
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError, IndexError):
+        except NO_JOURNAL:
             self.disk.rename(self.path, self.path + ".damaged")
             return None
 
@@ -135,7 +143,8 @@ class Staging:
         return self._parts[OLD]
 
     def make(self) -> None:
-        self.disk.mkdir(self.name, 0o700, self.beneath.fd)
+        with self._writable_root():
+            self.disk.mkdir(self.name, 0o700, self.beneath.fd)
         self.fd = self.disk.open(self.name, DIRECTORY, at=self.beneath.fd)
         for part in (NEW, OLD):
             self.disk.mkdir(part, 0o700, self.fd)
@@ -150,16 +159,21 @@ class Staging:
                 return False
             raise
         for part in (NEW, OLD):
-            if self.disk.exists(part, self.fd):
+            if self._is_dir(part):
                 self._parts[part] = self.disk.open(part, DIRECTORY, at=self.fd)
         return True
 
+    def _is_dir(self, part: bytes) -> bool:
+        there = self.disk.exists(part, self.fd)
+        return there and stat.S_ISDIR(self.disk.lstat(part, self.fd).st_mode)
+
     def names(self) -> list[tuple[int, bytes]]:
-        """Everything that is in staging: the directory it is in, and its name."""
+        """Everything that is in staging, be it ours or not: where it is, and its name."""
         out: list[tuple[int, bytes]] = []
-        for at in self._parts.values():
+        for at in (self.fd, *self._parts.values()):
             with self.disk.scandir(at) as found:
-                out += [(at, os.fsencode(entry.name)) for entry in found]
+                names = [os.fsencode(entry.name) for entry in found]
+            out += [(at, name) for name in names if at != self.fd or name not in self._parts]
         return out
 
     def remove(self, names: Iterable[tuple[int, bytes]]) -> None:
@@ -168,7 +182,21 @@ class Staging:
             self.disk.unlink(name, at)
         for part in self._parts:
             self.disk.rmdir(part, self.fd)
-        self.disk.rmdir(self.name, self.beneath.fd)
+        with self._writable_root():
+            self.disk.rmdir(self.name, self.beneath.fd)
+
+    @contextmanager
+    def _writable_root(self) -> Iterator[None]:
+        """For one change of its names; a point may have a root that its owner cannot write to."""
+        mode = stat.S_IMODE(self.disk.fstat(self.beneath.fd).st_mode)
+        closed = mode & OWNER_ALL != OWNER_ALL and os.geteuid() != 0
+        if closed:
+            self.disk.chmod(self.beneath.fd, mode | OWNER_ALL)
+        try:
+            yield
+        finally:
+            if closed:
+                self.disk.chmod(self.beneath.fd, mode)
 
     def close(self) -> None:
         for fd in self._parts.values():
@@ -215,13 +243,15 @@ class Transaction:
     def _stage_one(self, name: bytes, step: Step, data: bytes, *, sync: bool) -> None:
         assert step.new is not None
         if step.new.kind == "link":
+            if not data or b"\0" in data:
+                raise Damaged(f"The link {show_path(step.path)} of the point leads nowhere.")
             self.disk.symlink(data, name, self.staging.new)
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with self.disk.opened(name, flags, 0o600, self.staging.new) as fd:
             self.disk.write(fd, data)
             self._own(fd, [step.path, *parents(step.path)])
-            self.disk.chmod(fd, step.new.mode or 0o600)
+            self.disk.chmod(fd, 0o600 if step.new.mode is None else step.new.mode)
             if sync:
                 self.disk.fsync(fd)
 
@@ -393,17 +423,18 @@ class Transaction:
 # Emptying staging
 
 
-def give_back(staging: Staging, steps: tuple[Step, ...]) -> list[Left]:
+def give_back(staging: Staging, steps: tuple[Step, ...], *, strays: bool = False) -> list[Left]:
     """Puts what is neither file nor link beside the place it was taken from.
 
     It got into staging because somebody swapped it in while a step was made, and could not go
-    back because something else has its name by now.
+    back because something else has its name by now. With strays, all that is no step's goes back.
     """
     paths = {_name(number): step.path for number, step in enumerate(steps)}
     found: list[Left] = []
     for at, name in staging.names():
         mode = staging.disk.lstat(name, at).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        plain = stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+        if not plain or (strays and name not in paths):
             path = paths.get(name, RelPath(b"displaced"))
             beside = _put_beside(staging, at, name, path)
             found.append(Left(path, f"swapped while rolling back; now {show_path(beside)}"))

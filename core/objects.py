@@ -21,6 +21,16 @@ def hash_object(kind: Kind, data: bytes) -> Oid:
     return Oid(digest.digest())
 
 
+def is_name(name: bytes) -> bool:
+    """Whether a recorded name can only be that of something in its directory."""
+    return name not in NO_NAMES and b"/" not in name and b"\0" not in name
+
+
+def is_inside(path: bytes) -> bool:
+    """Whether a recorded path can only be that of a root, or of something below it."""
+    return not path or all(map(is_name, path.split(b"/")))
+
+
 def parse_tree(raw: bytes) -> dict[bytes, Entry]:
     """The entries of a tree, in git's order; no name in it leads out of its directory."""
     out: dict[bytes, Entry] = {}

@@ -30,8 +30,8 @@ from .model import (
     parents,
     show_path,
 )
-from .objects import parse_tree
-from .rules import DirRules
+from .objects import is_inside, parse_tree
+from .rules import STAGING_PREFIX, DirRules, is_git_alias
 
 Action = Literal["open", "clear", "mkdir", "create", "replace", "delete", "rmdir", "chmod"]
 Kind = Literal["file", "link", "dir"]
@@ -270,6 +270,8 @@ class _Guard:
         """The reason, and whether it stands between the result and the point."""
         if path == ROOT:
             return None, False
+        if _is_sacred(path):
+            return "never written", True
         then = _gap_at(self.then.about, path)
         if then is not None:
             return f"{then} at that point", then not in MERELY_LEFT_OUT
@@ -313,6 +315,11 @@ class _Guard:
             for gap, reason in self.now.about.gaps.items()
             if reason not in MERELY_LEFT_OUT and is_within(gap, path)
         ]
+
+
+def _is_sacred(path: RelPath) -> bool:
+    """Whatever a point claims to hold: git's own, and a rollback's staging."""
+    return path.startswith(STAGING_PREFIX) or any(map(is_git_alias, path.split(b"/")))
 
 
 def _gap_at(about: About, path: RelPath) -> GapReason | None:
@@ -453,13 +460,11 @@ def encode_step(step: Step) -> list[object]:
 
 
 def decode_step(doc: list[object]) -> Step:
-    action, path, old, new = doc
-    return Step(
-        action,  # type: ignore[arg-type]
-        RelPath(str(path).encode("utf-8", "surrogateescape")),
-        _node(old),
-        _node(new),
-    )
+    action, name, old, new = doc
+    path = RelPath(str(name).encode("utf-8", "surrogateescape"))
+    if not is_inside(path):
+        raise ValueError(name)
+    return Step(action, path, _node(old), _node(new))  # type: ignore[arg-type]
 
 
 def _node(doc: object) -> Node | None:

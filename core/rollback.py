@@ -223,6 +223,11 @@ def _transact(
     journal = _journal_file(recorder)
     tx = secrets.token_hex(8)
     with Beneath(store.disk, recorder.root.path) as beneath:
+        if beneath.identity != recorder.tree.identity:
+            raise TurnmarkError(
+                f"Another directory has taken the place of {recorder.root.shown}.",
+                "Nothing was changed; look again.",
+            )
         work = Transaction(beneath, tx, steps)
         try:
             journal.begin(Journal(tx, beneath.identity, target, before, steps, extra))
@@ -247,15 +252,16 @@ def _stage(recorder: Recorder, work: Transaction, then: State, journal: JournalF
     try:
         work.stage(then.read_blob)
     except (OSError, TurnmarkError) as error:
-        _discard(work.staging, journal)
+        _discard(work.staging, work.steps, journal)
         if isinstance(error, OSError):
             raise explain(error, "stage the rollback", recorder.root.shown) from error
         raise
 
 
-def _discard(staging: Staging, journal: JournalFile) -> None:
+def _discard(staging: Staging, steps: tuple[Step, ...], journal: JournalFile) -> None:
     """Takes back a transaction that has not begun to change the tree."""
     if staging.fd >= 0 or staging.open():
+        give_back(staging, steps, strays=True)
         staging.remove(staging.names())
     journal.finish()
 
@@ -313,11 +319,12 @@ def finish_interrupted(recorder: Recorder) -> Result | None:
     with Beneath(recorder.store.disk, recorder.root.path) as beneath:
         staging = Staging(beneath, record.tx)
         try:
-            if beneath.identity != record.root:
+            here = recorder.store.disk.exists(staging.name, beneath.fd)
+            if beneath.identity != record.root and not here:  # a disk's number may change
                 journal.finish()
                 return None
             if not journal.is_applying():
-                _discard(staging, journal)
+                _discard(staging, record.steps, journal)
                 return None
             return _roll_forward(recorder, record, staging, journal)
         except OSError as error:

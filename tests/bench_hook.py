@@ -11,13 +11,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.live import Live
 from watcher.agents import client
 
 CALLS = 200
-PROMPT = "x" * 300
+EVENTS: dict[str, dict[str, Any]] = {
+    "PreToolUse": {"tool_name": "Bash", "tool_input": {"command": "ls"}},
+    "UserPromptSubmit": {"prompt": "x" * 300},
+    "Stop": {},
+}
 
 
 def main() -> int:
@@ -39,18 +45,17 @@ def _report(title: str, live: Live, work: Path) -> None:
     hook = str(client.hook_path(live.context))
     bare = _measure(lambda _: ([client.interpreter(), "-IS", "-c", "pass"], b""), live)
     print(f"{title}: {_words('bare python -IS -c pass', bare, None)}")
-    for event, more in (
-        ("PreToolUse", {"tool_name": "Bash", "tool_input": {"command": "ls"}}),
-        ("UserPromptSubmit", {"prompt": PROMPT}),
-        ("Stop", {}),
-    ):
-
-        def call(n: int, event: str = event, more: dict[str, object] = more):  # type: ignore[no-untyped-def]
-            base = {"session_id": "bench", "cwd": str(work), "hook_event_name": event}
-            data = json.dumps({**base, "prompt_id": f"{title}-{n}", **more}).encode()
-            return [hook, "claude-code", event], data
-
+    for event, more in EVENTS.items():
+        call = partial(_call, hook, work, title, event, more)
         print(f"{title}: {_words(event, _measure(call, live), bare)}")
+
+
+def _call(
+    hook: str, work: Path, title: str, event: str, more: dict[str, Any], n: int
+) -> tuple[list[str], bytes]:
+    base = {"session_id": "bench", "cwd": str(work), "hook_event_name": event}
+    data = json.dumps({**base, "prompt_id": f"{title}-{n}", **more}).encode()
+    return [hook, "claude-code", event], data
 
 
 def _measure(call: Callable[[int], tuple[list[str], bytes]], live: Live) -> list[float]:

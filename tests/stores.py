@@ -102,5 +102,3 @@ def fsck(base: str | os.PathLike[str]) -> None:
     lines = [line for line in said if not line.startswith(("dangling", "notice"))]
     assert found.returncode == 0, lines
     assert not lines, lines
-
-

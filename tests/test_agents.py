@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from watcher import agents
@@ -19,11 +21,11 @@ HERMES = {"session_id": "h1", "cwd": "/p", "tool_name": None, "tool_input": None
 CLINE = {"taskId": "k1", "workspaceRoots": ["/p"], "clineVersion": "", "timestamp": "1"}
 
 
-def event(name: str, native: str, payload: dict[str, object]) -> AgentEvent:
-    return agents.read(name, payload, native, {})
+def event(name: str, native: str, payload: Mapping[str, object]) -> AgentEvent:
+    return agents.read(name, dict(payload), native, {})
 
 
-def hooked(base: dict[str, object], native: str, **more: object) -> dict[str, object]:
+def hooked(base: Mapping[str, object], native: str, **more: object) -> dict[str, object]:
     return {**base, "hook_event_name": native, **more}
 
 

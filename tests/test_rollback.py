@@ -411,5 +411,3 @@ def test_rollback_works_under_ordinary_rules_with_a_protected_file(tmp_path: Pat
     (bench.path / ".env").unlink()
     bench.back_to(point)
     assert image(bench.path)[b".env"] == ("file", 0o600, b"KEY=1")
-
-

@@ -23,7 +23,9 @@ KINDS: dict[str, str] = {}
 SECONDS = {"turn-begin": 10.0, "turn-end": 5.0, "session-begin": 1.0, "session-end": 0.8}
 OTHER_SECONDS = 0.5
 START_SECONDS = 0.2
-COMING_SECONDS = 4.0
+PATIENCE = 4.0
+COMING_SECONDS = 10.0
+AGAIN_SECONDS = 60.0
 MOST = 8 << 20
 INLINE = 500_000
 MOST_SPOOLED = 500
@@ -205,17 +207,15 @@ def first_bytes(path: str) -> bytes:
 
 
 def reach(kind: str, until: float) -> _socket.socket | None:
-    """A connection; a session's begin may start the service, the first turn waits for that."""
+    """A connection; a begin may start the service, and only a turn's has time to wait for it."""
     link = connect(until)
     if link is not None or kind not in ("session-begin", "turn-begin"):
         return link
-    patience = 0.0
-    if kind == "session-begin" and start():
-        patience = START_SECONDS
-    elif kind == "turn-begin" and is_coming():
-        patience = COMING_SECONDS
-    patience = min(until, time.monotonic() + patience)
-    while link is None and time.monotonic() < patience:
+    since = since_start()
+    coming = since < COMING_SECONDS or (since > AGAIN_SECONDS and start())
+    patience = 0.0 if not coming else PATIENCE if kind == "turn-begin" else START_SECONDS
+    end = min(until, time.monotonic() + patience)
+    while link is None and time.monotonic() < end:
         time.sleep(0.02)
         link = connect(until)
     return link
@@ -315,12 +315,12 @@ def start() -> bool:
         os._exit(0)
 
 
-def is_coming() -> bool:
-    """Whether the service was started a moment ago."""
+def since_start() -> float:
+    """Seconds since a hook has started the service."""
     try:
-        return time.time() - os.stat(f"{HOME}/spool/.starting").st_mtime < 10
+        return time.time() - os.stat(f"{HOME}/spool/.starting").st_mtime
     except OSError:
-        return False
+        return 1e9
 
 
 def spool(params: str, part: str = "json") -> str:

@@ -127,9 +127,9 @@ class Hooks:
             return ""
         self._begin_turn(event, params, event.prompt, gone)
         workspaces = self._workspaces(event.session)
-        return (
-            files_gone_back(workspaces, event.session) if self._is_news(event, workspaces) else ""
-        )
+        if not self._is_news(event, workspaces):
+            return ""
+        return files_gone_back(workspaces, event.session)
 
     def _is_news(self, event: AgentEvent, workspaces: list[Workspace]) -> bool:
         """Whether files may have gone back since the session's turn before; looking takes time."""

@@ -36,9 +36,21 @@ QUIET = {
     "OPENCODE_DISABLE_AUTOUPDATE": "1",
     "OPENCODE_DISABLE_MODELS_FETCH": "1",
     "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+    # With a plugin OpenCode asks npm for its types, and waits 70 seconds for a dead proxy.
+    "npm_config_fetch_retries": "0",
     "TERM": "xterm-256color",
 }
-FOREIGN = ("ANTHROPIC_", "OPENAI_", "GEMINI_", "GOOGLE_", "CLAUDE", "CODEX_", "OPENCODE", "QWEN_")
+FOREIGN = (
+    "ANTHROPIC_",
+    "OPENAI_",
+    "GEMINI_",
+    "GOOGLE_",
+    "CLAUDE",
+    "CODEX_",
+    "OPENCODE",
+    "QWEN_",
+    "COPILOT_",
+)
 
 Step = dict[str, Any]
 
@@ -90,6 +102,9 @@ class Driven:
         env |= {name: str(user / path) for name, path in xdg.items()}
         env |= QUIET | self.real.settings(user, self.model.url)
         env["PATH"] = f"{self.real.path.parent}:{env['PATH']}"
+        # OpenCode believes this rather than its directory, and would work in ours.
+        env["PWD"] = str(self.project)
+        env.pop("OLDPWD", None)
         self.live.env = env
 
     def start(self, words: str, *, again: bool = False, run: bool = False) -> Any:
@@ -206,6 +221,44 @@ def _set_gemini(user: Path, url: str) -> dict[str, str]:
     return {"GEMINI_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": url}
 
 
+# Copilot CLI
+
+
+def _ask_copilot(words: str, again: bool) -> list[str]:
+    free = ["--allow-all-tools", "--allow-all-paths", "--no-auto-update"]
+    return [*free, *(["--continue"] if again else []), "-p", words]
+
+
+def _set_copilot(user: Path, url: str) -> dict[str, str]:
+    return {
+        "COPILOT_PROVIDER_BASE_URL": f"{url}/v1",
+        "COPILOT_PROVIDER_TYPE": "openai",
+        "COPILOT_PROVIDER_API_KEY": "none",
+        "COPILOT_MODEL": "m",
+    }
+
+
+# Qwen Code
+
+
+def _ask_qwen(words: str, again: bool) -> list[str]:
+    more = ["--continue"] if again else []
+    return ["--yolo", "--auth-type", "openai", *more, "-p", words]
+
+
+def _set_qwen(user: Path, url: str) -> dict[str, str]:
+    settings = {
+        "security": {"auth": {"selectedType": "openai"}},
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+        "general": {"disableAutoUpdate": True},
+    }
+    _json_file(user / ".qwen/settings.json", settings)
+    # It sends also what is meant for loopback through a proxy.
+    env = {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_MODEL": "m"}
+    return {**env, "HTTP_PROXY": "", "HTTPS_PROXY": ""}
+
+
 def _tool(name: str, **given: object) -> Step:
     return {"tool": name, "input": given}
 
@@ -254,6 +307,24 @@ REAL = {
             _ask_gemini,
             _set_gemini,
             lambda line: _tool("run_shell_command", command=line),
+            lambda path, text: _tool("write_file", file_path=str(path), content=text),
+        ),
+        Real(
+            "copilot",
+            "@github/copilot",
+            "copilot",
+            _ask_copilot,
+            _set_copilot,
+            lambda line: _tool("bash", command=line, description="d"),
+            lambda path, text: _tool("create", path=str(path), file_text=text),
+        ),
+        Real(
+            "qwen",
+            "@qwen-code/qwen-code",
+            "qwen",
+            _ask_qwen,
+            _set_qwen,
+            lambda line: _tool("run_shell_command", command=line, is_background=False),
             lambda path, text: _tool("write_file", file_path=str(path), content=text),
         ),
     )

@@ -18,6 +18,7 @@ from .bench import QUICK, Bench, Scale
 from .contenders import Wrong
 from .measure import Result
 from .rows_keep import copies, kept, listing, rolled_back
+from .rows_service import service, service_burst
 from .rows_write import (
     changed_1,
     changed_20,
@@ -44,6 +45,8 @@ ROWS: dict[str, Row] = {
     "list": listing,
     "kept": kept,
     "copies": copies,
+    "service": service,
+    "service-burst": service_burst,
 }
 HEAD = ("what", "turnmark", "other", "against", "ratio", "spread", "target", "")
 WIDTHS = (52, 11, 11, 10, 9, 15, 10, 6)

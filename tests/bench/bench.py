@@ -13,7 +13,7 @@ from .trees import Edits, build
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured: files per tree, snapshots kept, points listed, repetitions."""
+    """How much is measured: files per tree, snapshots kept, points listed, seconds, repetitions."""
 
     small: int = 10_000
     large: int = 100_000
@@ -24,6 +24,9 @@ class Scale:
     firsts_small: int = 5
     firsts_large: int = 3
     changes: int = 9
+    turns: int = 100
+    idle: int = 30
+    burst: int = 20_000
 
 
 QUICK = Scale(
@@ -36,6 +39,9 @@ QUICK = Scale(
     firsts_small=2,
     firsts_large=2,
     changes=3,
+    turns=3,
+    idle=1,
+    burst=300,
 )
 
 

@@ -40,7 +40,7 @@ class Result:
     low: float
     high: float
     target: Target | None
-    unit: Literal["s", "MB"] = "s"
+    unit: Literal["s", "MB", "%", ""] = "s"
 
     @property
     def verdict(self) -> str:

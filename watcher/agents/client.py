@@ -38,7 +38,7 @@ def install(context: Context) -> None:
 
 def write(path: Path, data: bytes, mode: int) -> None:
     """Whole or not at all; the mode is there before the name is."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make(path.parent)
     temporary = path.with_name(f".{path.name}.turnmark-{os.getpid()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -51,6 +51,13 @@ def write(path: Path, data: bytes, mode: int) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _make(folder: Path) -> None:
+    """With those above it; mkdir's own `parents` would leave these open to others."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def interpreter() -> str:

@@ -1,0 +1,262 @@
+"""What the service makes of agents' events: asked as hooks ask it, seen as a user sees it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import time
+
+import pytest
+
+from tests.live import Live, until
+from watcher.agents import client
+
+pytestmark = pytest.mark.live
+
+
+class Agent:
+    """One session of a pretended agent in a live service."""
+
+    def __init__(self, live: Live, work, name: str = "claude-code", session: str = "s1") -> None:
+        self.live = live
+        self.work = work
+        self.name = name
+        self.session = session
+        self.env: dict[str, str] = {}
+
+    def say(self, event: str, **payload):
+        base = {"session_id": self.session, "cwd": str(self.work), "hook_event_name": event}
+        return self.send(event, {**base, **payload})
+
+    def send(self, event: str, payload: object, **params):
+        answer = self.live.call("hook", **self.request(event, payload), **params)
+        return base64.b64decode(answer.get("out", "")).decode()
+
+    def request(self, event: str, payload: object):
+        data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        encoded = base64.b64encode(data).decode()
+        own = {"agent": self.name, "event": event, "cwd": str(self.work), "pid": os.getpid()}
+        when = {"time_ns": time.time_ns(), "wait_ms": 10_000}
+        return {**own, **when, "payload": encoded, "env": self.env}
+
+    def rows(self, *more: str):
+        return [
+            (point["turn"], point["label"], point["status"])
+            for point in self.live.points(self.work, *more)
+            if point["kind"] == "turn"
+        ]
+
+    def change(self, text: str = "more\n") -> None:
+        with open(self.work / "a", "a") as file:
+            file.write(text)
+
+
+def begin(agent: Agent) -> dict[str, str]:
+    own = {"session_id": agent.session, "cwd": str(agent.work), "prompt": "x", "prompt_id": "p"}
+    return {**own, "hook_event_name": "UserPromptSubmit"}
+
+
+@pytest.fixture
+def live(tmp_path):
+    made = Live(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def work(live):
+    return live.workspace(a="1\n")
+
+
+@pytest.fixture
+def agent(live, work):
+    live.up()
+    return Agent(live, work)
+
+
+def test_a_prompt_begins_a_turn_where_nothing_was_watched(agent):
+    agent.say("SessionStart")
+    assert agent.say("UserPromptSubmit", prompt="fix it", prompt_id="p1") == ""
+    agent.change()
+    agent.say("Stop", prompt_id="p1")
+    assert agent.rows() == [(1, "fix it", "ok")]
+
+
+def test_the_next_prompt_ends_a_turn_that_nobody_ended(agent):
+    for n in (1, 2):
+        agent.say("UserPromptSubmit", prompt=f"turn {n}", prompt_id=f"p{n}")
+        agent.change()
+    assert agent.rows() == [(2, "turn 2", None), (1, "turn 1", "interrupted")]
+
+
+def test_the_same_event_twice_counts_once(agent):
+    for _ in range(2):
+        agent.say("UserPromptSubmit", prompt="fix it", prompt_id="p1")
+    agent.change()
+    for _ in range(2):
+        agent.say("Stop", prompt_id="p1")
+    assert agent.rows() == [(1, "fix it", "ok")]
+
+
+def test_the_same_prompt_again_is_another_turn(live, work):
+    live.up()
+    gemini = Agent(live, work, "gemini")
+    for _ in range(2):
+        gemini.say("BeforeAgent", prompt="go on", timestamp="t")
+        gemini.change()
+        gemini.say("AfterAgent", prompt="go on", timestamp="t")
+    assert gemini.rows() == [(2, "go on", "ok"), (1, "go on", "ok")]
+
+
+def test_an_error_and_the_end_of_a_session_say_how_a_turn_ended(agent):
+    agent.say("UserPromptSubmit", prompt="one", prompt_id="p1")
+    agent.change()
+    agent.say("StopFailure", prompt_id="p1", error="overloaded")
+    agent.say("UserPromptSubmit", prompt="two", prompt_id="p2")
+    agent.change()
+    agent.say("SessionEnd", reason="other")
+    assert agent.rows() == [(2, "two", "interrupted"), (1, "one", "error")]
+    assert agent.live.status()["sessions"] == []
+
+
+def test_the_death_of_the_agent_ends_its_turn(agent):
+    with subprocess.Popen(["sleep", "60"]) as process:
+        payload = {"session_id": "s1", "cwd": str(agent.work), "prompt": "x", "prompt_id": "p"}
+        request = agent.request(
+            "UserPromptSubmit", {**payload, "hook_event_name": "UserPromptSubmit"}
+        )
+        agent.live.call("hook", **{**request, "pid": process.pid})
+        agent.change()
+        process.kill()
+    until(lambda: agent.rows() == [(1, "x", "unknown")])
+
+
+def test_what_tools_return_to_qwen_is_no_turn(live, work):
+    live.up()
+    qwen = Agent(live, work, "qwen")
+    qwen.say("UserPromptSubmit", prompt="fix it", submitted_prompt="fix it")
+    qwen.change()
+    qwen.say("UserPromptSubmit", prompt='[{"functionResponse": 1}]')
+    qwen.change()
+    qwen.say("Stop", stop_hook_active=True)
+    assert qwen.rows() == [(1, "fix it", "ok")]
+
+
+def test_ends_without_begins_are_points_all_the_same(live, work):
+    live.up()
+    codex = Agent(live, work, "codex")
+    for n in (1, 2):
+        told = {"type": "agent-turn-complete", "thread-id": "t1", "turn-id": f"u{n}"}
+        codex.send("notify", {**told, "cwd": str(work), "input-messages": [f"do {n}"]})
+        codex.change()
+    assert codex.rows() == [(2, "after: do 2", None), (1, "after: do 1", "ok")]
+
+
+def test_notify_after_a_stop_says_nothing_new(live, work):
+    live.up()
+    codex = Agent(live, work, "codex", "t1")
+    codex.say("UserPromptSubmit", prompt="do it", turn_id="u1")
+    codex.change()
+    codex.say("Stop", turn_id="u1")
+    told = {"type": "agent-turn-complete", "thread-id": "t1", "turn-id": "u1", "cwd": str(work)}
+    codex.send("notify", {**told, "input-messages": ["do it"]})
+    assert codex.rows("--all") == [(1, "do it", "ok")]
+
+
+def test_the_burst_after_a_tool_says_what_the_tool_was(agent):
+    agent.say("UserPromptSubmit", prompt="x", prompt_id="p1")
+    agent.say("PreToolUse", tool_name="Bash", tool_input={"command": "rm -rf build && make"})
+    agent.change()
+    burst = until(
+        lambda: [p for p in agent.live.points(agent.work, "--all") if p["kind"] == "burst"]
+    )
+    assert burst[0]["label"] == "before terminal: rm -rf build && make"
+
+
+def test_the_agent_is_told_once_which_files_went_back(agent):
+    agent.say("UserPromptSubmit", prompt="one", prompt_id="p1")
+    agent.change()
+    agent.say("Stop", prompt_id="p1")
+    agent.live.ask("rollback", "1", "--yes", cwd=agent.work)
+    told = json.loads(agent.say("UserPromptSubmit", prompt="two", prompt_id="p2"))
+    assert told["hookSpecificOutput"]["hookEventName"] == "UserPromptSubmit"
+    assert "1 path on disk: a." in told["hookSpecificOutput"]["additionalContext"]
+    agent.say("Stop", prompt_id="p2")
+    assert agent.say("UserPromptSubmit", prompt="three", prompt_id="p3") == ""
+
+
+def test_a_rollback_that_was_undone_is_not_worth_telling(agent):
+    agent.say("UserPromptSubmit", prompt="one", prompt_id="p1")
+    agent.change()
+    agent.say("Stop", prompt_id="p1")
+    agent.live.ask("rollback", "1", "--yes", cwd=agent.work)
+    agent.live.ask("undo", "--yes", cwd=agent.work)
+    assert agent.say("UserPromptSubmit", prompt="two", prompt_id="p2") == ""
+
+
+@pytest.mark.parametrize("place", ["/", "/etc", "relative", "", "/nowhere/at/all"])
+def test_places_that_may_not_be_watched_are_ignored_quietly(agent, place):
+    assert agent.say("UserPromptSubmit", prompt="x", prompt_id="p1", cwd=place) == ""
+    roots = [row["root"] for row in agent.live.rows()]
+    assert place not in roots or not place
+
+
+def test_without_auto_watch_only_watch_lists_count(live, work):
+    live.config.write_text("agents: {auto_watch: false}\n")
+    live.up()
+    agent = Agent(live, work)
+    assert agent.say("UserPromptSubmit", prompt="x", prompt_id="p1") == ""
+    assert live.rows() == []
+
+
+def test_a_directory_inside_a_watched_one_belongs_to_it(live, work):
+    (work / "sub").mkdir()
+    live.up(work)
+    agent = Agent(live, work)
+    agent.say("UserPromptSubmit", prompt="x", prompt_id="p1", cwd=str(work / "sub"))
+    assert [row["root"] for row in live.rows()] == [str(work)]
+    assert agent.rows() == [(1, "x", None)]
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"a": NaN}'])
+def test_payloads_that_mean_nothing_are_no_error(agent, payload):
+    assert agent.send("UserPromptSubmit", payload) == ""
+
+
+def test_events_that_were_left_are_found(live, work):
+    agent, context = Agent(live, work), live.context
+    client.install(context)
+    hook = client.hook_path(context)
+    hook.write_text(hook.read_text().replace("\nSTART = [", "\nSTART = [] and ["))
+    for event, more in (("UserPromptSubmit", {"prompt": "x", "prompt_id": "p"}), ("Stop", {})):
+        payload = {"session_id": "s1", "cwd": str(work), "hook_event_name": event, **more}
+        data = json.dumps(payload).encode()
+        subprocess.run([hook, "claude-code", event], input=data, check=True, env=live.env)
+    assert len(list((context.home / "spool").glob("*.json"))) == 2
+    live.watch_list(work)
+    live.up()
+    until(lambda: not list((context.home / "spool").glob("*.json")))
+    until(lambda: [row[0] for row in agent.rows("--all")] == [1])
+
+
+def test_a_begin_that_the_agent_did_not_wait_for_is_late(agent):
+    request = agent.request("UserPromptSubmit", begin(agent))
+    agent.live.call("hook", **{**request, "time_ns": time.time_ns() - 20_000_000_000})
+    agent.change()
+    agent.say("Stop", prompt_id="p")
+    assert agent.rows() == [(1, "x", "late")]
+
+
+def test_a_turn_of_a_run_takes_the_place_of_the_runs_own(live, work):
+    live.up()
+    agent = Agent(live, work)
+    agent.env = {"TURNMARK_SESSION": "run-1"}
+    base = {"session": "run-1", "dirs": [str(work)], "agent": "claude"}
+    live.call("session.open", **base)
+    live.call("turn.begin", **base, prompt="claude", own=True)
+    agent.say("UserPromptSubmit", prompt="fix it", prompt_id="p1")
+    agent.change()
+    agent.say("Stop", prompt_id="p1")
+    assert agent.rows() == [(1, "fix it", "ok")]
