@@ -7,6 +7,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 Image = dict[bytes, tuple[object, ...]]
 
@@ -30,7 +31,7 @@ class Dir:
 Leaf = str | bytes | Link | File | Dir
 
 
-def build(root: Path, tree: Mapping[str, Leaf] | Mapping[str | bytes, Leaf]) -> Path:
+def build(root: Path, tree: Mapping[Any, Leaf]) -> Path:
     """Makes the tree: names ending in a slash are directories, modes as said."""
     root.mkdir(parents=True, exist_ok=True)
     late: list[tuple[bytes, int]] = []

@@ -14,8 +14,9 @@ from typing import Any, Literal
 import yaml
 
 from core.errors import ConfigError
+from core.gitignore import parse_patterns
 from core.model import RelPath
-from core.rules import DEFAULT_EXCLUDE, DEFAULT_PROTECT, RuleSet, parse_patterns
+from core.rules import DEFAULT_EXCLUDE, DEFAULT_PROTECT, RuleSet
 
 from .readers import (
     MAX_BYTES,
