@@ -1,7 +1,8 @@
 """Carries out the steps of a plan in a user's tree: staged, swapped in, deletions last.
 
 Order of operations, and what is true if the process dies after each:
-1. journal written, durably: the tree is untouched; the next command discards the transaction;
+1. journal written, durably: the tree is untouched; the next command discards the transaction
+   (and, if it was to finish a killed one, begins it anew);
 2. staging directory made inside the root, every new content written there and synced: as after 1;
 3. the marker `applying` made durable: from here on the next command finishes the rollback;
 4. steps, each one rename: a path is in its old or its new state, and what was displaced lies in
@@ -32,7 +33,7 @@ from typing import Any
 from .beneath import DIRECTORY, Beneath
 from .disk import CHUNK, GONE, UNSUPPORTED, Disk
 from .errors import Damaged
-from .model import EXEC, FILE, LINK, ROOT, Oid, RelPath, join, parents, show_path
+from .model import EXEC, FILE, LINK, ROOT, Oid, RelPath, is_within, join, parents, show_path
 from .objects import hash_object
 from .plan import OWNER_ALL, Left, Node, ReadBlob, Step, decode_step, encode_step
 from .rules import STAGING_PREFIX
@@ -57,6 +58,8 @@ class Journal:
     before: Oid
     steps: tuple[Step, ...]
     extra: dict[str, Any]
+    resumed: bool = False
+    """It finishes an earlier one, so that taking it back would leave that one half done."""
 
     def encode(self) -> bytes:
         doc = {
@@ -67,6 +70,7 @@ class Journal:
             "before": self.before.hex(),
             "steps": [encode_step(step) for step in self.steps],
             "extra": self.extra,
+            "resumed": self.resumed,
         }
         return json.dumps(doc).encode()
 
@@ -83,6 +87,7 @@ def decode_journal(data: bytes) -> Journal:
         before=Oid(bytes.fromhex(doc["before"])),
         steps=tuple(decode_step(step) for step in doc["steps"]),
         extra=doc["extra"],
+        resumed=bool(doc.get("resumed")),
     )
 
 
@@ -106,10 +111,17 @@ class JournalFile:
             return None
 
     def begin(self, journal: Journal) -> None:
+        """A resumed one takes the marker over: at no moment is nothing to be finished."""
+        if not journal.resumed:
+            self._unmark()
+        self.disk.replace(self.path, journal.encode())
+        if journal.resumed:
+            self._unmark()
+
+    def _unmark(self) -> None:
         if self.disk.exists(self.marker):
             self.disk.unlink(self.marker)
             self.disk.sync_dir(self.directory)
-        self.disk.replace(self.path, journal.encode())
 
     def mark_applying(self) -> None:
         self.disk.create(self.marker, b"", sync=True)
@@ -361,14 +373,17 @@ class Transaction:
         return None
 
     def _chmod(self, number: int, step: Step) -> str | None:
-        assert step.new is not None and step.new.mode is not None
+        assert step.old is not None and step.new is not None and step.new.mode is not None
         if step.new.kind == "dir":
             with self._opened_dir(step.path) as fd:
                 self.disk.chmod(fd, step.new.mode)
             return None
         at, name = self.beneath.parent(step.path)
         with self.disk.opened(name, READ, at=at) as fd:
-            if not stat.S_ISREG(self.disk.fstat(fd).st_mode):
+            mode = self.disk.fstat(fd).st_mode
+            if not stat.S_ISREG(mode) or stat.S_IMODE(mode) != step.old.mode:
+                return "changed since"
+            if _hash(self.disk, fd) != step.old.oid:  # it may be a name of a file elsewhere by now
                 return "changed since"
             self.disk.chmod(fd, step.new.mode)
         return None
@@ -467,9 +482,18 @@ def unknown_in(staging: Staging, steps: tuple[Step, ...]) -> Displaced:
     for at, name in staging.names():
         content = _content(staging.disk, at, name)
         if content is not None and hash_object("blob", content[1]) not in known:
-            path = paths.get(name, join(RelPath(b"displaced"), name))
-            unknown[path if path not in unknown else join(path, name)] = content
+            unknown[_free(paths.get(name, RelPath(b"displaced")), unknown)] = content
     return unknown
+
+
+def _free(path: RelPath, taken: Iterable[RelPath]) -> RelPath:
+    """The path, or one like it, where a tree that holds what is taken has room for a file."""
+    wanted = path
+    for number in itertools.count(1):
+        if not any(is_within(path, one) or is_within(one, path) for one in taken):
+            break
+        path = join(RelPath(b"displaced-%d" % number), wanted)
+    return path
 
 
 def _content(disk: Disk, at: int, name: bytes) -> tuple[int, bytes] | None:

@@ -20,6 +20,7 @@ MarkKind = Literal[
 ]
 PointKind = Literal["baseline", "turn", "manual", "rollback", "before-rollback", "import", "burst"]
 Status = Literal["ok", "error", "interrupted", "unknown", "late"]
+Who = Literal["turn", "shared", "person", "rollback", "found", "unknown", "mixed"]
 
 FILE, EXEC, LINK, TREE = 0o100644, 0o100755, 0o120000, 0o40000
 """The four modes a git tree holds here; submodule links are never written."""
@@ -95,6 +96,28 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Maker:
+    """Who it was; of turns also which, each as SESSION/TURN."""
+
+    who: Who
+    turns: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For people: the turn itself where it was one alone."""
+        return self.turns[0] if self.who == "turn" else self.who
+
+    @property
+    def is_agent(self) -> bool:
+        return self.who in ("turn", "shared")
+
+    @property
+    def may_be_person(self) -> bool:
+        """What nobody can tell any more is treated as the person's: that is dearer."""
+        return self.who in ("person", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
     """One row of `list`: what the user sees and rolls back to."""
 
@@ -114,6 +137,8 @@ class Point:
     gaps: int = 0
     pinned: bool = False
     extra: dict[str, object] = field(default_factory=dict, compare=False)
+    by: Maker | None = field(default=None, compare=False)
+    """Who made what its counts count; None where nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ ReadBlob = Callable[[Oid], bytes]
 FUSE_DELETIONS = 100
 FUSE_SHARE = 0.3
 OWNER_ALL = 0o700
+MINE = "changed by you since"
 MERELY_LEFT_OUT = frozenset({"excluded", "ignored"})
 
 
@@ -113,28 +114,69 @@ class State:
         return Node("dir", None, self.about.mode(path, TREE))
 
 
-def make_plan(now: State, then: State, target: Oid, tops: tuple[RelPath, ...] = ()) -> Plan:
-    """The plan that brings `now` to `then`, everywhere or at and below the given paths."""
-    differing = dict(_differences(now, then, tops))
-    differing |= _left_empty(now, then, differing, tops)
-    guard = _Guard(now, then, _rules_moved(now, then, differing))
-    wanted: dict[RelPath, tuple[Node | None, Node | None]] = {}
-    kept: list[Left] = []
-    for path, (old, new) in sorted(differing.items()):
-        reason, mention = guard.reason(path, old, new)
-        if reason is None:
-            wanted[path] = (old, new)
-        elif mention:
-            kept.append(Left(path, reason))
-    kept += guard.gaps_between(tops)
-    _keep_occupied(wanted, guard, kept)
+Wanted = dict[RelPath, tuple[Node | None, Node | None]]
+"""Paths as they are and as they shall be."""
+
+
+def make_plan(
+    now: State,
+    then: State,
+    target: Oid,
+    tops: tuple[RelPath, ...] = (),
+    stays: frozenset[RelPath] = frozenset(),
+) -> Plan:
+    """The plan that brings `now` to `then`, everywhere or at and below the given paths; what
+    `stays` is left as it is."""
+    wanted, kept = changes_between(now, then, tops, stays)
     steps = tuple(_ordered(wanted, now))
     fuses = tuple(_deletion_fuse(steps, now, tops) if tops else _fuses(steps, now, then))
     unique = tuple(sorted(set(kept), key=lambda left: (left.path, left.reason)))
     return Plan(target, steps, unique, fuses, _hash(target, steps))
 
 
+def changes_between(
+    now: State,
+    then: State,
+    tops: tuple[RelPath, ...] = (),
+    stays: frozenset[RelPath] = frozenset(),
+) -> tuple[Wanted, list[Left]]:
+    """What differs and may be touched, and what differs and is left alone."""
+    differing = dict(_differences(now, then, tops))
+    differing |= _left_empty(now, then, differing, tops)
+    guard = _Guard(now, then, _rules_moved(now, then, differing))
+    wanted: Wanted = {}
+    kept: list[Left] = []
+    for path, (old, new) in sorted(differing.items()):
+        reason, mention = guard.reason(path, old, new)
+        if reason is None and _is_to_stay(path, now, stays):
+            reason, mention = MINE, True
+        if reason is None:
+            wanted[path] = (old, new)
+        elif mention:
+            kept.append(Left(path, reason))
+    kept += guard.gaps_between(tops)
+    _keep_occupied(wanted, guard, kept)
+    return wanted, kept
+
+
+def _is_to_stay(path: RelPath, now: State, stays: frozenset[RelPath]) -> bool:
+    """Also where a directory above it is to stay what it is now: none."""
+    return path in stays or any(
+        above in stays and not _is_dir_in(now, above) for above in parents(path)
+    )
+
+
+def _is_dir_in(state: State, path: RelPath) -> bool:
+    node = state.node(path, entry_at(state.read_tree, state.files, path))
+    return node is not None and node.kind == "dir"
+
+
 # What differs
+
+
+def changed_paths(old: State, new: State) -> set[RelPath]:
+    """Every path that differs, be it by its permissions alone."""
+    return set(dict(_differences(old, new, ())))
 
 
 def _differences(

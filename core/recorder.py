@@ -82,6 +82,7 @@ class Recorder:
         self.tree = WorkTree(f"{store.base}/turnmark/cache/{root.id}.db")
         self.last: Snapshot | None = None
         self.seq = 0
+        self._marks: list[Mark] | None = None
         self.last_mark: Oid | None = None
         self.last_snapshot: Oid | None = None
         self.always: set[RelPath] = set()
@@ -102,6 +103,7 @@ class Recorder:
         history = History(self.store, self.root.id)
         self.last = history.newest()
         self.seq = history.last_seq()
+        self._marks = None
         self.last_mark = history.mark_ids.get(max(history.mark_ids, default=0))
         self.last_snapshot = history.snapshot_ids.get(max(history.snapshot_ids, default=0))
 
@@ -320,9 +322,15 @@ class Recorder:
         )
         return write_mark(writer, mark)
 
+    def marks(self) -> list[Mark]:
+        """Oldest first; read once, since nobody else makes any while the lock is held."""
+        if self._marks is None:
+            self._marks = list(History(self.store, self.root.id).marks())
+        return self._marks
+
     def _marked(self, snapshot: Oid) -> bool:
         """Whether some mark points at the snapshot already."""
-        return any(m.snapshot == snapshot for m in History(self.store, self.root.id).marks())
+        return any(mark.snapshot == snapshot for mark in self.marks())
 
     def _publish(
         self, writer: Writer, snapshot: Snapshot | None, mark: Mark | None, *, sync: bool
@@ -336,6 +344,8 @@ class Recorder:
             if mark is not None:
                 writer.publish(mark_ref(mark), mark.id, sync=sync)
                 self.last_mark = mark.id
+                if self._marks is not None:
+                    self._marks.append(mark)
         except OSError as error:
             raise explain(error, "write to the store", self.store.base) from error
 

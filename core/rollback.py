@@ -146,7 +146,7 @@ def _refusal(request: Request, plan: Plan) -> str:
 
 
 def _planned(recorder: Recorder, request: Request, plan: Plan) -> Result:
-    marks = list(History(recorder.store, recorder.root.id).marks())
+    marks = recorder.marks()
     opened = tuple(f"{m.session}/{m.turn}" for m in open_turns(marks))
     undone = _turns_undone(marks, request) if plan.steps else ()
     outcome: Outcome = "planned" if plan.steps else "nothing"
@@ -217,6 +217,8 @@ def _transact(
     before: Oid,
     target: Oid,
     extra: dict[str, Any],
+    *,
+    resumed: bool = False,
 ) -> list[Left]:
     """One journalled pass over the tree; see `apply` for what is true in between."""
     store = recorder.store
@@ -230,7 +232,7 @@ def _transact(
             )
         work = Transaction(beneath, tx, steps)
         try:
-            journal.begin(Journal(tx, beneath.identity, target, before, steps, extra))
+            journal.begin(Journal(tx, beneath.identity, target, before, steps, extra, resumed))
             _stage(recorder, work, then, journal)
             journal.mark_applying()
             work.run()
@@ -252,18 +254,19 @@ def _stage(recorder: Recorder, work: Transaction, then: State, journal: JournalF
     try:
         work.stage(then.read_blob)
     except (OSError, TurnmarkError) as error:
-        _discard(work.staging, work.steps, journal)
+        _take_back(work.staging, work.steps)
+        journal.finish()
         if isinstance(error, OSError):
             raise explain(error, "stage the rollback", recorder.root.shown) from error
         raise
 
 
-def _discard(staging: Staging, steps: tuple[Step, ...], journal: JournalFile) -> None:
-    """Takes back a transaction that has not begun to change the tree."""
+def _take_back(staging: Staging, steps: tuple[Step, ...]) -> None:
+    """Of a transaction that has not begun to change the tree, nothing is left in it."""
     if staging.fd >= 0 or staging.open():
         give_back(staging, steps, strays=True)
         staging.remove(staging.names())
-    journal.finish()
+        staging.close()
 
 
 def _interrupted(recorder: Recorder, error: OSError) -> TurnmarkError:
@@ -287,7 +290,8 @@ def _verify(
     taken = recorder.take(paths, spec, sync=True)
     after = make_plan(stored_state(recorder.store, taken.snapshot), then, target)
     known = {left.path for left in conflicts}
-    late = {s.path for s in after.steps if s.path in paths and s.path not in known}
+    aims = {(step.path, step.new) for step in steps}  # of a directory only opened: as it was
+    late = {s.path for s in after.steps if s.old != s.new and (s.path, s.new) in aims} - known
     return [*conflicts, *(Left(path, "changed while rolling back") for path in sorted(late))]
 
 
@@ -324,8 +328,10 @@ def finish_interrupted(recorder: Recorder) -> Result | None:
                 journal.finish()
                 return None
             if not journal.is_applying():
-                _discard(staging, record.steps, journal)
-                return None
+                _take_back(staging, record.steps)
+                if not record.resumed:
+                    journal.finish()
+                    return None
             return _roll_forward(recorder, record, staging, journal)
         except OSError as error:
             raise explain(error, "finish the interrupted rollback", recorder.root.shown) from error
@@ -350,7 +356,9 @@ def _roll_forward(
     steps, strange = _still_ours(plan, record)
     left = strange + saved
     if steps or not _recorded(recorder, record.tx):
-        left += _transact(recorder, steps, then, record.before, record.target, record.extra)
+        left += _transact(
+            *(recorder, steps, then, record.before, record.target, record.extra), resumed=True
+        )
     else:
         journal.finish()
     done = replace(plan, steps=steps)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
 
+from .attribution import FOUND, Makers
 from .counts import CountBook
 from .errors import BadInput, Damaged
 from .history import History, read_snapshot, workspaces
-from .model import Counts, Mark, Oid, Point, PointKind, Snapshot, Status, rfc3339
+from .model import Counts, Maker, Mark, Oid, Point, PointKind, Snapshot, Status, rfc3339
 from .recorder import registry_path
 from .store import Store
 
@@ -174,6 +176,7 @@ class Timeline:
             gaps=mark.gaps,
             pinned=mark.snapshot in self.history.pins,
             extra=mark.extra,
+            by=self._by(row),
         )
 
     def _burst(self, snapshot: Snapshot) -> Point:
@@ -187,7 +190,37 @@ class Timeline:
             counts=Counts(snapshot.changed),
             gaps=snapshot.gaps,
             pinned=snapshot.id in self.history.pins,
+            by=self.makers.at(snapshot.seq),
         )
+
+    @cached_property
+    def makers(self) -> Makers:
+        return Makers(self.marks)
+
+    @cached_property
+    def _seqs(self) -> dict[Oid, int]:
+        return {oid: seq for seq, oid in self.history.snapshot_ids.items()}
+
+    def _by(self, row: Row) -> Maker | None:
+        """By the numbers alone: a listing does not read every snapshot in between."""
+        here = self._seqs.get(row.mark.snapshot, row.mark.seq)
+        if row.mark.kind == "turn-begin":
+            end = self._seqs.get(row.end.snapshot, row.end.seq) if row.end else self.history.last_seq()
+            return self._made(here, end)
+        before = self._previous.get(row.mark.seq)
+        if before is None or row.mark.kind == "import":
+            return FOUND
+        old = self._seqs.get(before.snapshot, before.seq)
+        return self._made(old, here)
+
+    def _made(self, old: int, new: int) -> Maker | None:
+        """Of the snapshots after the old one until the new one."""
+        here = self._ordered[bisect_right(self._ordered, old) : bisect_right(self._ordered, new)]
+        return self.makers.of(here)
+
+    @cached_property
+    def _ordered(self) -> list[int]:
+        return sorted(self.history.snapshot_ids)
 
     @cached_property
     def _numbers(self) -> dict[int, int]:

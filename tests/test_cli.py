@@ -191,6 +191,18 @@ def test_config_check_names_the_mistake(turnmark, tmp_path):
     ]
 
 
+def test_config_check_names_the_directories_that_cannot_be_watched(turnmark, tmp_path):
+    (tmp_path / "c.yaml").write_text(f"watch: [/, {tmp_path}/none, {tmp_path}]\n")
+    result = turnmark("config", "check", str(tmp_path / "c.yaml"))
+    assert (result.code, result.err) == (3, "")
+    assert result.out.splitlines()[1:] == [
+        "Not watched: / cannot be a workspace: it is the root of the file system.",
+        f"Not watched: {tmp_path}/none does not exist.",
+    ]
+    told = json.loads(turnmark("config", "check", str(tmp_path / "c.yaml"), "--json").out)
+    assert (told["ok"], list(told["unusable"])) == (True, ["/", f"{tmp_path}/none"])
+
+
 def test_config_show_prints_a_file_that_means_the_same(turnmark, tmp_path):
     (tmp_path / "c.yaml").write_text("watch: [{path: ~/x, exclude: [a/]}]\nlog: {keep: 9}\n")
     shown = turnmark("--config", str(tmp_path / "c.yaml"), "config", "show").out

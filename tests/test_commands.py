@@ -99,6 +99,14 @@ def test_durability_none_is_told_as_it_is(ask, configured):
     assert ask("turn", "begin", "--session", "s")["marks"][0]["durable"] is False
 
 
+def test_a_workspace_within_another_is_said_once(turnmark, work):
+    turnmark("snapshot")
+    (work / "sub").mkdir()
+    assert f"It lies in the workspace {work}, and has a list" in turnmark("snapshot", "sub").out
+    assert "It lies in" not in turnmark("snapshot", "sub").out
+    assert "It lies in" not in turnmark("snapshot").out
+
+
 def test_the_first_snapshot_says_what_is_not_protected(turnmark, work):
     (work / "node_modules/x").mkdir(parents=True)
     (work / "node_modules/x/y").write_bytes(bytes(5000))
@@ -307,6 +315,7 @@ def test_an_end_without_a_turn_is_a_failure_that_makes_no_mark(turnmark, work):
         ("list . --everywhere", 64),
         ("list --limit -1", 64),
         ("turn begin", 64),
+        ("turn begin --session=", 64),
         ("turn end --session s --status late", 64),
         ("turn begin --session s --pid x", 64),
         ("pin", 64),

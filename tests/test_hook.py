@@ -281,6 +281,16 @@ def test_a_socket_that_others_could_have_made_is_not_used(context, serve, monkey
     assert service.lines == []
 
 
+def test_another_home_is_told_and_nothing_left_in_this_one(context, serve, monkeypatch, tmp_path):
+    monkeypatch.setenv("TURNMARK_HOME", str(tmp_path))
+    silent(call(context, ("claude-code", "Stop")))
+    assert spooled(context) == []
+    monkeypatch.setenv("TURNMARK_HOME", str(context.home))
+    service = serve({})
+    silent(call(context, ("claude-code", "Stop")))
+    assert len(service.lines) == 1
+
+
 def test_where_turnmark_is_gone_nothing_is_made(context):
     copy = context.home.parent / "hook"
     shutil.copy2(client.hook_path(context), copy)

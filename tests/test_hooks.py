@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from core.errors import TurnmarkError
 from tests.live import Live, until
 from watcher.agents import client
 
@@ -239,6 +240,22 @@ def test_events_that_were_left_are_found(live, work):
     live.up()
     until(lambda: not list((context.home / "spool").glob("*.json")))
     until(lambda: [row[0] for row in agent.rows("--all")] == [1])
+
+
+def test_a_large_payload_comes_by_a_file_and_the_file_goes(agent):
+    context = agent.live.context
+    client.install(context)
+    data = json.dumps({**begin(agent), "history": "x" * 2_000_000}).encode()
+    hook = [str(client.hook_path(context)), "claude-code", "UserPromptSubmit"]
+    subprocess.run(hook, input=data, check=True, env=agent.live.env)
+    assert agent.rows() == [(1, "x", None)]
+    assert [name for name in os.listdir(context.home / "spool") if name[0] != "."] == []
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", ".", "..", ".x", "none"])
+def test_only_what_lies_in_the_spool_is_read(agent, name):
+    with pytest.raises(TurnmarkError):
+        agent.live.call("hook", spooled=name)
 
 
 def test_a_begin_that_the_agent_did_not_wait_for_is_late(agent):

@@ -229,3 +229,44 @@ def test_history_and_find_tell_programs_ids(turnmark, work, said):
 def test_reading_needs_a_store(turnmark, work, words):
     assert turnmark(*words).code == 10
     assert not Path(os.environ["TURNMARK_HOME"]).exists()
+
+
+def test_a_listing_keeps_its_lines(turnmark, work):
+    build(work, {"a\nb": "1", "c\x1b[31m": "2"})
+    turnmark("snapshot")
+    assert turnmark("cat", "@", ".").out == "a\\nb\nc\\x1b[31m\n"
+
+
+def test_diff_knows_no_difference_of_what_was_never_held(turnmark, work):
+    build(work, {"a": "1", "run.log": "2", "d/e": "3"})
+    (work / "empty").mkdir()
+    turnmark("snapshot")
+    for path in ("a", "d", "d/e", "empty", "."):
+        assert turnmark("diff", "--", path).code == 0
+    gone = turnmark("diff", "--", "nowhere")
+    assert (gone.code, gone.out) == (65, "")
+    assert "was not there at point 1 (manual), nor now" in gone.err
+    left_out = turnmark("diff", "--", "run.log")
+    assert (left_out.code, left_out.out) == (65, "")
+    assert "run.log is not held: excluded" in left_out.err
+    build(work, {"new": ""})
+    assert "b/new" in turnmark("diff", "--", "new").out
+
+
+def test_a_damaged_history_is_never_called_an_empty_one(turnmark, work, store_damage, said):
+    build(work, {"a": "1"})
+    turnmark("snapshot")
+    store_damage()
+    assert said("list")["damaged"]
+    for words in (["list"], ["show", "1"], ["diff"], ["history", "a"]):
+        assert "turnmark store verify" in turnmark(*words).err
+
+
+@pytest.fixture
+def store_damage():
+    def empty_packs() -> None:
+        for pack in Path(os.environ["TURNMARK_HOME"]).glob("store/objects/pack/*.pack"):
+            pack.chmod(0o600)
+            pack.write_bytes(b"")
+
+    return empty_packs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import pytest
 
@@ -238,3 +239,49 @@ def test_a_preview_folds_whole_directories_and_long_lists(turnmark, work):
     assert "  d/  (50 files)\n" in shown
     assert "  new19\n  ... 10 more (--full shows them)\n" in shown
     assert "  new29\n" in turnmark("rollback", "--dry-run", "--full").out
+
+
+def test_a_path_that_was_left_out_is_not_called_missing(turnmark, work):
+    build(work, {"a": "1", "node_modules/x": "2"})
+    turnmark("snapshot")
+    refused = turnmark("rollback", "@", "node_modules", "--yes")
+    assert refused.code == 65
+    assert "node_modules is not held by point 1 (manual): excluded" in refused.err
+    assert "neither in the point" in turnmark("rollback", "@", "nowhere", "--yes").err
+
+
+def test_a_directory_that_is_gone_can_be_made_and_filled(turnmark, work, tmp_path, monkeypatch):
+    build(work, {"d/a": "1"})
+    turnmark("snapshot")
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree(work)
+    for path in ([], [str(work / "d")]):
+        refused = turnmark("rollback", "1", *path, "--dir", str(work), "--yes")
+        assert refused.code == 65
+        assert f"mkdir -p {work}; turnmark rollback 1" in refused.err
+    work.mkdir()
+    assert turnmark("rollback", "1", "--dir", str(work), "--yes").code == 0
+    assert (work / "d/a").read_text() == "1"
+
+
+def test_what_cannot_be_put_back_is_no_success_and_one_line(turnmark, work, home_config, said):
+    build(work, {"a": "1", **{f"in/{n}": "x" for n in range(30)}})
+    turnmark("snapshot")
+    home_config(f"watch: [{work}, {work}/in]\n")
+    for path in (work / "in").iterdir():
+        path.unlink()
+    shown = turnmark("rollback", "@", "--dry-run").out
+    assert "Nothing can be put back: what differs stays.\n" in shown
+    assert "Nothing to do" not in shown
+    assert "  in  (nested-root now)\n" in shown
+    assert "in/1 " not in shown
+    assert "in/1  (nested-root now)" in turnmark("rollback", "@", "--dry-run", "--full").out
+
+
+@pytest.fixture
+def home_config(tmp_path, monkeypatch):
+    def write(text: str) -> None:
+        (tmp_path / "conf.yaml").write_text(text)
+        monkeypatch.setenv("TURNMARK_CONFIG", str(tmp_path / "conf.yaml"))
+
+    return write

@@ -265,6 +265,8 @@ def test_directories_are_watched_on_request_and_let_go(live, work):
     assert row["kind"] == "burst"
     assert live.run("unwatch", "work")[0] == 1
     assert live.run("watch", "/")[0] == 65
+    assert live.run("watch", "")[0] == 65
+    assert live.run("unwatch", "")[0] == 65
 
 
 # Configuration

@@ -69,7 +69,7 @@ def test_a_save_replaces_and_a_merge_adds(save, said):
 
 
 def test_the_list_has_those_last_touched_first(save, said, turnmark):
-    assert turnmark("session", "list").out == "There are no sessions.\n"
+    assert turnmark("session", "list").out == "No session states are kept.\n"
     for name in ("a", "b"):
         save({"session_id": name, "task": "x\x1b[31m" * 40})
     told, code = said("list")

@@ -16,19 +16,26 @@ from typing import Any, cast
 from core import turns
 from core.about import decode_about
 from core.errors import BadInput
-from core.history import History, MarkSpec, pin_ref
-from core.model import RelPath, Status, parse_path
+from core.history import History, MarkSpec, pin_ref, read_snapshot
+from core.model import RelPath, Status, is_within, parse_path, show_path
 from core.recorder import Recorder, Taken
-from core.rollback import Request, preview, redo_request, rollback, undo_request
+from core.rollback import (
+    Request,
+    preview,
+    redo_request,
+    rollback,
+    stored_state,
+    undo_request,
+)
 from core.roots import Root
 from core.store import Store
-from core.timeline import Target, Timeline
+from core.timeline import Target, Timeline, registered
 from core.turns import label_of
 
 from .access import taken_json
 from .outcomes import as_json, for_people, nothing
 from .unprotected import lines, measure
-from .words import count, one_line, short
+from .words import MEANING, count, named, one_line, short
 
 Params = Mapping[str, Any]
 Answer = dict[str, Any]
@@ -88,7 +95,9 @@ def snapshot(recorder: Recorder, paths: Paths, params: Params) -> Answer:
     first = recorder.last is None
     spec = MarkSpec("manual")
     taken = recorder.take(paths, spec, always_mark=False, sync=_sync(params))
-    says = [_snapshot_says(recorder, taken, first), *(_unprotected(recorder, taken) * first)]
+    says = [_snapshot_says(recorder, taken, first)]
+    if first:
+        says += [*_outer(recorder), *_unprotected(recorder, taken)]
     return {**taken_json(taken, _point_seq(recorder, taken)), "people": {"lines": says}}
 
 
@@ -108,6 +117,16 @@ def _snapshot_says(recorder: Recorder, taken: Taken, first: bool) -> str:
         return f"Snapshot of {root}: {short(made.id)}, {count(taken.changed, 'path')} changed."
     same = "the newest snapshot is" if taken.mark is None else "now a point:"
     return f"Nothing changed in {root}; {same} {short(made.id)}."
+
+
+def _outer(recorder: Recorder) -> list[str]:
+    """Says that a workspace lies in another: a slip of the pen splits a history in two."""
+    path = recorder.root.path
+    roots = [parse_path(shown) for _, shown in registered(recorder.store)]
+    outer = max((r for r in roots if r != path and is_within(path, r)), key=len, default=None)
+    if outer is None:
+        return []
+    return [f"It lies in the workspace {show_path(outer)}, and has a list of points of its own."]
 
 
 def _unprotected(recorder: Recorder, taken: Taken) -> list[str]:
@@ -186,7 +205,24 @@ def go_back(recorder: Recorder, paths: Paths, params: Params) -> Answer:
     target = timeline.resolve(text(params, "point", "@"), time.time_ns())
     tops = tuple(RelPath(parse_path(path)) for path in texts(params, "paths"))
     request = Request(target.snapshot, target.seq, _lasting(target), "rollback", tops)
-    return _change(recorder, request, params, f"Rollback to {target.label}")
+    try:
+        return _change(recorder, request, params, f"Rollback to {target.label}")
+    except BadInput:
+        _check_held(recorder, target, tops)
+        raise
+
+
+def _check_held(recorder: Recorder, target: Target, tops: tuple[RelPath, ...]) -> None:
+    """A path that the point left out is not missing: says why it cannot be brought back."""
+    from core.versions import gap_at  # not for every hook
+
+    about = stored_state(recorder.store, read_snapshot(recorder.store, target.snapshot)).about
+    for path in tops:
+        if reason := gap_at(about, path):
+            raise BadInput(
+                f"{named(path)} is not held by {target.label}: {reason} ({MEANING[reason]}).",
+                f"`turnmark history {named(path)}` shows whether another point holds it.",
+            )
 
 
 def _lasting(target: Target) -> str:

@@ -63,7 +63,7 @@ def run(words: list[str]) -> None:
     link = reach(kind, until)
     if link is not None:
         say(deliver(link, params, kind, until))
-    elif kind in SECONDS:
+    elif kind in SECONDS and not elsewhere():
         spool(params)
 
 
@@ -209,7 +209,7 @@ def first_bytes(path: str) -> bytes:
 def reach(kind: str, until: float) -> _socket.socket | None:
     """A connection; a begin may start the service, and only a turn's has time to wait for it."""
     link = connect(until)
-    if link is not None or kind not in ("session-begin", "turn-begin"):
+    if link is not None or kind not in ("session-begin", "turn-begin") or elsewhere():
         return link
     since = since_start()
     coming = since < COMING_SECONDS or (since > AGAIN_SECONDS and start())
@@ -236,10 +236,7 @@ def connect(until: float) -> _socket.socket | None:
 
 def sockets() -> list[str]:
     """As watcher.address has them: only in directories that nobody else can write to."""
-    name = STORE
-    other = os.environ.get("TURNMARK_HOME", "")
-    if other and os.path.realpath(other) != HOME:
-        name = name_of(other)
+    name = name_of(elsewhere()) if elsewhere() else STORE
     named = os.environ.get("TURNMARK_RUNTIME_DIR")
     if named:
         return [f"{os.path.abspath(named)}/{name}"]
@@ -248,6 +245,12 @@ def sockets() -> list[str]:
     above = [path for path in (given, f"/run/user/{uid}") if path[:1] == "/"]
     places = [RUNTIME, *(f"{path}/turnmark" for path in above), f"/tmp/turnmark-{uid}"]
     return [f"{place}/{name}" for place in dict.fromkeys(places) if place and is_private(place)]
+
+
+def elsewhere() -> str:
+    """Another home that the environment names; only a service that runs there is told."""
+    other = os.environ.get("TURNMARK_HOME", "")
+    return other if other and os.path.realpath(other) != HOME else ""
 
 
 def name_of(home: str) -> str:

@@ -36,6 +36,7 @@ Params = Mapping[str, Any]
 REPEAT_SECONDS = 10.0
 LATE_SECONDS = 1.0
 OLD_SECONDS = 24 * 3600.0
+DELIVERY_SECONDS = 60
 MOST_BYTES = 12 << 20
 REMEMBERED = 1000
 
@@ -215,7 +216,7 @@ class Hooks:
 
     def _spooled(self) -> list[str]:
         try:
-            return sorted(name for name in os.listdir(self.spool) if name.endswith(".json"))
+            return sorted(filter(_is_undelivered, os.listdir(self.spool)))
         except FileNotFoundError:
             return []
 
@@ -258,6 +259,14 @@ def _read(path: Path) -> Params:
     if not isinstance(params, dict):
         raise BadInput(f"{path.name} is no event.")
     return params
+
+
+def _is_undelivered(name: str) -> bool:
+    """Also a large payload of which no hook has told us in time: the service was just ending."""
+    stem, _, ending = name.partition(".")
+    when = stem.partition("-")[0]
+    old = when.isdecimal() and time.time_ns() - int(when) > DELIVERY_SECONDS * 1_000_000_000
+    return ending == "json" or (ending == "payload" and old)
 
 
 def _age(params: Params) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,10 +11,12 @@ from typing import Any
 
 import click
 
+from core.errors import BadInput
 from core.model import RelPath, is_within
 from core.plan import Left, Step
 from core.rollback import Result
 
+from .access import find_root, open_store
 from .acting import acting
 from .asking import agreed
 from .context import Context
@@ -57,6 +60,7 @@ def options(command: Callable[..., int]) -> Callable[..., int]:
 
 def run(context: Context, how: How, action: str, params: Mapping[str, Any], none: str) -> int:
     """Shows, asks, does; `none` says what it means when there is nothing to go to."""
+    check_directory(context, how.directory, how.words)
     if how.yes or how.plan or how.dry_run:
         plan = how.plan
     else:
@@ -70,6 +74,19 @@ def run(context: Context, how: How, action: str, params: Mapping[str, Any], none
             return FAILED
         plan = shown.plan.hash
     return _do(context, how, action, {**params, "plan": plan}, none)
+
+
+def check_directory(context: Context, directory: str | None, words: tuple[str, ...]) -> None:
+    """The history outlives its directory; what a rollback fills has to be made by its user."""
+    if not directory or os.path.lexists(context.cwd / directory):
+        return
+    root = find_root(context, open_store(context), directory)
+    if not os.path.lexists(root.path):
+        raise BadInput(
+            f"{root.shown} does not exist any more; its history does.",
+            f"Make it, then go back: mkdir -p {shlex.quote(root.shown)}; "
+            + shlex.join(["turnmark", *words]),
+        )
 
 
 def _check_somebody_is_there(context: Context) -> None:
@@ -125,8 +142,7 @@ def _way_out(how: How, result: Result) -> str:
 
 def _preview(result: Result, how: How) -> Iterator[str]:
     if result.outcome == "nothing":
-        yield "Nothing to do: everything is as it was then."
-        yield from _left_lines("Stays as it is", result.kept, how.full)
+        yield from _nothing_lines(result, how)
         return
     yield from _group_lines(result, how.full)
     yield from _left_lines("Stays as it is", result.kept, how.full)
@@ -184,11 +200,30 @@ def _mode_line(step: Step, full: bool) -> str:
     return path_line("  ", named(step.path), after, full=full)
 
 
+def _nothing_lines(result: Result, how: How) -> Iterator[str]:
+    if not result.kept:
+        yield "Nothing to do: everything is as it was then."
+        return
+    yield "Nothing can be put back: what differs stays."
+    yield from _left_lines("Stays as it is", result.kept, how.full)
+
+
 def _left_lines(title: str, left: tuple[Left, ...], full: bool) -> Iterator[str]:
     if left:
-        yield f"{title} {count(len(left), 'path')}:"
-        lines = [path_line("  ", named(one.path), f"  ({one.reason})", full=full) for one in left]
+        yield f"{title}, {count(len(left), 'path')}:"
+        rows = left if full else _topmost(left)
+        lines = [path_line("  ", named(one.path), f"  ({one.reason})", full=full) for one in rows]
         yield from capped(lines, full=full)
+
+
+def _topmost(left: tuple[Left, ...]) -> Iterator[Left]:
+    """Without what lies below one that stays for the same reason."""
+    top: Left | None = None
+    for one in left:
+        if top is not None and one.reason == top.reason and is_within(one.path, top.path):
+            continue
+        top = one
+        yield one
 
 
 def _turn_lines(result: Result, full: bool) -> Iterator[str]:
@@ -208,8 +243,7 @@ def _result_lines(result: Result, how: How) -> list[str]:
     if result.outcome == "refused":
         return []
     if result.outcome == "nothing":
-        left = _left_lines("Stays as it is", result.kept, how.full)
-        return ["Nothing to do: everything is as it was then.", *left]
+        return list(_nothing_lines(result, how))
     back = "redo" if how.words[0] == "undo" else "undo"
     lines = [f"{_done_words(result)} `turnmark {back}` takes this back."]
     if result.outcome == "conflicts":

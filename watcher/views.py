@@ -14,6 +14,7 @@ from core.about import decode_about
 from core.beneath import Beneath
 from core.diff import diff_trees
 from core.disk import GONE
+from core.errors import BadInput
 from core.history import History, read_snapshot
 from core.model import EMPTY_TREE, Oid, Point, RelPath
 from core.plan import State
@@ -55,7 +56,12 @@ class View:
         return History(self.store, self.root.id)
 
     def resolve(self, spec: str) -> Target:
-        return self.timeline.resolve(spec, time.time_ns())
+        """A point that is not found may be one that could not be read."""
+        try:
+            return self.timeline.resolve(spec, time.time_ns())
+        except BadInput:
+            say_damage(self.context, self.timeline.damage)
+            raise
 
     def state(self, oid: Oid) -> State:
         return stored_state(self.store, read_snapshot(self.store, oid))

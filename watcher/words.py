@@ -15,6 +15,17 @@ LINES_OF_A_GROUP = 20
 SHORT_ID = 10
 CUT = "..."
 NO_END = 1_000_000
+MEANING = {
+    "excluded": "left out by the exclude patterns",
+    "ignored": "left out by a .gitignore",
+    "oversize": "larger than max_file_size_mb",
+    "unreadable": "could not be read",
+    "special": "no file, directory or link",
+    "torn": "kept changing while it was read",
+    "nested-root": "a workspace of its own",
+    "budget": "beyond max_files",
+}
+"""What the reasons of gaps mean."""
 
 
 def count(number: int, one: str, many: str = "") -> str:

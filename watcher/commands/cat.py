@@ -18,10 +18,9 @@ from core.versions import gap_at
 
 from ..access import rel_path
 from ..context import Context, pass_context
-from ..output import answer, clean_text, is_terminal, note, put, size
+from ..output import answer, clean, clean_text, is_terminal, note, put, size
 from ..views import dir_option, open_view
-from ..words import named, octal
-from .show import MEANING
+from ..words import MEANING, named, octal
 
 
 @click.command(epilog="A directory lists its names; of a link its target is printed.")
@@ -77,7 +76,7 @@ def _list(context: Context, state: State, path: RelPath, names: list[bytes]) -> 
         "mode": octal(state.about.mode(path, TREE)),
         "names": shown,
     }
-    answer(context, data, *(["\n".join(shown)] if shown else []))
+    answer(context, data, *(["\n".join(map(clean, shown))] if shown else []))
 
 
 def _print(context: Context, state: State, path: RelPath, entry: Entry) -> None:

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator
 
 import click
 
+from core.diff import entry_at
 from core.errors import BadInput
+from core.model import RelPath
 from core.patch import FileChange, quoted, render
 from core.plan import State
+from core.versions import gap_at
 
 from ..access import rel_path
 from ..context import Context, pass_context
@@ -24,7 +27,7 @@ from ..differences import (
 )
 from ..output import answer, clean_text, is_terminal, note, put
 from ..views import View, dir_option, full_option, open_view, private_paths, say_damage
-from ..words import count, named, octal
+from ..words import MEANING, count, named, octal
 
 MOST_LINES = 80
 PATHS = "turnmark.diff.paths"
@@ -68,6 +71,9 @@ def command(
     tops = tuple(rel_path(context, view.root, path) for path in ctx.meta[PATHS])
     names, states = _sides(view, points)
     found = difference(*states, tops)
+    if not found:
+        for top in tops:
+            _check_there(top, names, states)
     hidden = (lambda _: False) if private else private_paths(context, view.root)
     if context.json:
         answer(context, {"from": names[0], "to": names[1], **as_json(found)})
@@ -81,6 +87,7 @@ def command(
 def _sides(view: View, points: tuple[str, ...]) -> tuple[tuple[str, str], tuple[State, State]]:
     """From, and to."""
     if not points and not view.points:
+        say_damage(view.context, view.timeline.damage)
         raise BadInput("There is no point yet to compare with.", "`turnmark snapshot` makes one.")
     first = view.resolve(points[0] if points else "@")
     old = view.state(first.snapshot)
@@ -88,6 +95,25 @@ def _sides(view: View, points: tuple[str, ...]) -> tuple[tuple[str, str], tuple[
         return (first.label, "now"), (old, view.state_now())
     second = view.resolve(points[1])
     return (first.label, second.label), (old, view.state(second.snapshot))
+
+
+def _check_there(path: RelPath, names: tuple[str, str], states: tuple[State, State]) -> None:
+    """That nothing differs is no answer about a path that neither side holds."""
+    if any(
+        entry_at(s.read_tree, s.files, path) or path in s.about.empty or not path for s in states
+    ):
+        return
+    reason = next((gap for s in states if (gap := gap_at(s.about, path))), None)
+    if reason:
+        raise BadInput(
+            f"{named(path)} is not held: {reason} ({MEANING[reason]}).",
+            "Whether it differs cannot be said.",
+        )
+    end = names[1] if names[1] == "now" else f"at {names[1]}"
+    raise BadInput(
+        f"{named(path)} was not there at {names[0]}, nor {end}.",
+        "`turnmark find` shows when a path was there.",
+    )
 
 
 # As text

@@ -18,7 +18,9 @@ from ..words import named, octal, short
 @click.command(epilog="Print a version with `turnmark cat ID PATH`.")
 @click.argument("path")
 @dir_option
-@click.option("--limit", type=click.IntRange(min=0), default=0, help="At most so many versions.")
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=0, metavar="N", help="At most N versions."
+)
 @pass_context
 def command(context: Context, path: str, directory: str | None, limit: int) -> None:
     """List the versions of PATH, newest first: all snapshots in which it changed."""
@@ -27,6 +29,7 @@ def command(context: Context, path: str, directory: str | None, limit: int) -> N
     history = view.history()
     versions = history_of(history, where)
     if not versions:
+        say_damage(context, history.damage)
         raise BadInput(
             f"No snapshot has ever seen {named(where)}.",
             f"`turnmark find {named(where).rpartition('/')[2]}` looks in all directories.",

@@ -105,7 +105,7 @@ def _last_time(found: Found) -> int:
 
 def _answer_one(context: Context, found: Found) -> None:
     data = {"workspace": found.workspace(), "points": [point_json(p) for p in found.points]}
-    answer(context, data, _table(found.points) if found.points else "No points.")
+    answer(context, {**data, **_damaged([found])}, _table(found.points) if found.points else "No points.")
 
 
 def _answer_everywhere(context: Context, found: list[Found]) -> None:
@@ -116,7 +116,14 @@ def _answer_everywhere(context: Context, found: list[Found]) -> None:
     for one in found:
         if one.points:
             blocks += [f"{chr(10) * bool(blocks)}{one.root.shown}", _table(one.points)]
-    answer(context, {"workspace": None, "points": points}, *(blocks or ["No points."]))
+    data = {"workspace": None, "points": points}
+    answer(context, {**data, **_damaged(found)}, *(blocks or ["No points."]))
+
+
+def _damaged(found: list[Found]) -> dict[str, object]:
+    """For programs, which read no warnings: what could not be read, if anything."""
+    damage = [message for one in found for message in one.damage]
+    return {"damaged": damage} if damage else {}
 
 
 def _table(points: list[Point]) -> Table:

@@ -13,7 +13,7 @@ from core.model import show_path
 
 from ..access import open_store, opened, rel_path
 from ..context import Context, pass_context
-from ..rollbacks import How, options, run
+from ..rollbacks import How, check_directory, options, run
 
 
 @click.command(
@@ -37,12 +37,13 @@ def command(
 ) -> int:
     """Make the directory, or only PATHs, equal to POINT (default: @, the newest)."""
 
-    params: dict[str, object] = {"point": point}
-    if paths:
-        _, root = opened(context, directory, False)
-        params["paths"] = [show_path(rel_path(context, root, path)) for path in paths]
     where = ("--dir", directory) if directory else ()
     words = ("rollback", point, *paths, *where, *(("--conversation",) if conversation else ()))
+    params: dict[str, object] = {"point": point}
+    if paths:
+        check_directory(context, directory, words)
+        _, root = opened(context, directory, False)
+        params["paths"] = [show_path(rel_path(context, root, path)) for path in paths]
     then = partial(_rewind, context, directory) if conversation else None
     how = How(words, dry_run, plan, yes, full, directory, then)
     return run(context, how, "rollback", params, "")

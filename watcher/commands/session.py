@@ -38,7 +38,7 @@ def list_(context: Context) -> None:
     rows.sort(key=lambda row: str(row["updated"]), reverse=True)
     aside = sessions.aside()
     data = {"sessions": rows, "damaged": list(aside)}
-    answer(context, data, _table(rows) if rows else "There are no sessions.")
+    answer(context, data, _table(rows) if rows else "No session states are kept.")
     if aside:
         note(context, f"Damaged and kept aside: {', '.join(aside)}.")
 
@@ -106,7 +106,10 @@ def save(context: Context, session: str | None, merge: bool) -> None:
     With --merge progress and decisions are added, blocked and unresolved replaced.
     """
     given = parse_input(sys.stdin.buffer.read(MAX_BYTES + 1))
-    name = check_id(session if session is not None else given.get("session_id"))
+    wanted = session if session is not None else given.get("session_id")
+    if wanted is None:
+        raise BadInput("Which session it is of is not said.", "Give an ID, or a 'session_id' in it.")
+    name = check_id(wanted)
     if given.setdefault("session_id", name) != name:
         raise BadInput(
             f"The state says that it is of session {str(given['session_id'])[:80]}, not {name}.",

@@ -17,18 +17,17 @@ from ..context import Context, pass_context
 from ..differences import Difference, as_json, change_lines, difference, total
 from ..output import age, answer
 from ..views import View, dir_option, full_option, open_view, say_damage
-from ..words import capped, columns, count, local_time, named, one_line, path_line, short
-
-MEANING = {
-    "excluded": "left out by the exclude patterns",
-    "ignored": "left out by a .gitignore",
-    "oversize": "larger than max_file_size_mb",
-    "unreadable": "could not be read",
-    "special": "no file, directory or link",
-    "torn": "kept changing while it was read",
-    "nested-root": "a workspace of its own",
-    "budget": "beyond max_files",
-}
+from ..words import (
+    MEANING,
+    capped,
+    columns,
+    count,
+    local_time,
+    named,
+    one_line,
+    path_line,
+    short,
+)
 
 
 @dataclass(frozen=True)

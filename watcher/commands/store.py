@@ -356,7 +356,7 @@ def backup_(context: Context, directory: str) -> None:
         "bytes": done.bytes,
     }
     says = f"Copied and verified: {count(done.snapshots, 'snapshot')}, {size(done.bytes)}."
-    answer(context, data, says, f"To use it, make it the 'store' of a --home: {done.path}")
+    answer(context, data, says, "To use it, move it to H/store, then: turnmark --home H list")
 
 
 @command.command("clear")

@@ -99,6 +99,8 @@ def _tell(
     *,
     create: bool,
 ) -> int:
+    if not params["session"]:
+        raise click.UsageError("--session is empty.")
     told = tell(context, directories, action, params, create=create)
     if not told.marks:
         raise told.failed[0][1]

@@ -6,6 +6,8 @@ import os
 
 import click
 
+from core.errors import BadInput
+
 from ..client import PATIENCE, connect
 from ..context import Context, Unavailable, pass_context
 from ..output import answer
@@ -19,6 +21,8 @@ def command(context: Context, directories: tuple[str, ...]) -> None:
 
     One of the watch list comes back when the configuration changes or the service starts again.
     """
+    if not all(directories):
+        raise BadInput("The name of a directory is empty.", "Name a directory.")
     client = connect(context)
     if client is None:
         raise Unavailable("No service is running.", "So nothing is watched.")
