@@ -193,15 +193,11 @@ class History:
             except Damaged as error:
                 self.damage.append(error.message)
 
-    def marks(self, known: dict[Oid, Mark] | None = None) -> Iterator[Mark]:
-        """Oldest first, as snapshots() gives them; what is known is not read, what is read is."""
-        known = {} if known is None else known
+    def marks(self) -> Iterator[Mark]:
+        """Oldest first, as snapshots() gives them."""
         for seq in sorted(self.mark_ids):
-            oid = self.mark_ids[seq]
             try:
-                if oid not in known:
-                    known[oid] = read_mark(self.store, oid)
-                yield known[oid]
+                yield read_mark(self.store, self.mark_ids[seq])
             except Damaged as error:
                 self.damage.append(error.message)
 

@@ -24,6 +24,9 @@ from .recorder import Recorder, Seen
 from .store import Store, explain
 from .undo import Op, Past, open_turns, stacks, standing_turns
 
+LEAST_OF_HASH = 8
+"""So many digits of a plan's hash nobody hits upon without having seen it."""
+
 Outcome = Literal["done", "nothing", "planned", "conflicts", "refused"]
 
 
@@ -138,6 +141,8 @@ def _check_paths(store: Store, request: Request, plan: Plan, then: State) -> Non
 
 
 def _refusal(request: Request, plan: Plan) -> str:
+    if 0 < len(request.plan) < LEAST_OF_HASH:
+        return f"a plan is named by at least {LEAST_OF_HASH} digits of its hash"
     if request.plan and not plan.hash.startswith(request.plan):
         return "the workspace or the point has changed since that plan was shown"
     if plan.fuses and not request.plan:

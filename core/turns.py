@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from weakref import WeakKeyDictionary
 
 from .errors import TurnmarkError
 from .history import MarkSpec, read_snapshot
-from .model import Mark, Oid, RelPath, Status
+from .model import Mark, RelPath, Status
 from .recorder import Recorder, Taken
 from .undo import open_turns
 
 LABEL_CHARS = 200
-# Marks never change; reading all of them each time took 36 of a turn's 41 ms after 100 turns.
-_KNOWN: WeakKeyDictionary[Recorder, dict[Oid, Mark]] = WeakKeyDictionary()
 
 
 def begin(
@@ -91,7 +88,6 @@ def label_of(prompt: str) -> str:
     """A prompt on one line, cut."""
     line = " ".join(prompt.split())
     return line if len(line) <= LABEL_CHARS else line[: LABEL_CHARS - 1] + "…"
-
 
 
 def _running(marks: list[Mark], session: str) -> Mark | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from core.disk import REAL
@@ -19,6 +19,7 @@ from core.refs import TOP
 from core.rollback import finish_interrupted
 from core.roots import Root, check_root, root_of
 from core.store import Store
+from core.sweep import size_on_disk
 from core.timeline import Timeline
 
 from .context import Context
@@ -99,13 +100,8 @@ def store_size(context: Context) -> dict[str, int]:
         store = open_store(context)
     except NoStore:
         return {"bytes": 0, "snapshots": 0}
-    total = 0
-    for folder, _, names in os.walk(store.base):
-        for name in names:
-            with suppress(OSError):  # consolidated away
-                total += REAL.lstat(f"{folder}/{name}").st_size
     snapshots = sum(name.split("/")[3] == "s" for name in store.refs.names(TOP))
-    return {"bytes": total, "snapshots": snapshots}
+    return {"bytes": size_on_disk(store), "snapshots": snapshots}
 
 
 # Writing

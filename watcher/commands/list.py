@@ -105,7 +105,11 @@ def _last_time(found: Found) -> int:
 
 def _answer_one(context: Context, found: Found) -> None:
     data = {"workspace": found.workspace(), "points": [point_json(p) for p in found.points]}
-    answer(context, {**data, **_damaged([found])}, _table(found.points) if found.points else "No points.")
+    answer(
+        context,
+        {**data, **_damaged([found])},
+        _table(found.points) if found.points else "No points.",
+    )
 
 
 def _answer_everywhere(context: Context, found: list[Found]) -> None:

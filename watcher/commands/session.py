@@ -108,7 +108,9 @@ def save(context: Context, session: str | None, merge: bool) -> None:
     given = parse_input(sys.stdin.buffer.read(MAX_BYTES + 1))
     wanted = session if session is not None else given.get("session_id")
     if wanted is None:
-        raise BadInput("Which session it is of is not said.", "Give an ID, or a 'session_id' in it.")
+        raise BadInput(
+            "Which session it is of is not said.", "Give an ID, or a 'session_id' in it."
+        )
     name = check_id(wanted)
     if given.setdefault("session_id", name) != name:
         raise BadInput(
