@@ -415,7 +415,7 @@ def read_ledger(store: Store, workspace: str, order: Order) -> Ledger:
     pins = frozenset(history.pins | order.protect | unfinished)
     book = Book(tuple(history.marks()), tuple(history.snapshots()), pins, live=True)
     agreed = order.agreed is None or workspace in order.agreed
-    by_itself = state == "away" and not order.attended  # a disk may be in a drawer for long
+    by_itself = state != "live" and not order.attended  # a disk may be in a drawer for long
     stays = state == "live" or by_itself or not agreed or not _is_stale(book, order)
     names = _names(workspace, history)
     return Ledger(workspace, state, replace(book, live=stays), names, tuple(history.damage))
@@ -444,7 +444,8 @@ def judge(ledger: Ledger, order: Order) -> Verdict:
     if ledger.errors:  # nothing goes of a history that cannot be read whole
         return Verdict(frozenset(), 0)
     agreed = order.agreed is None or workspace in order.agreed
-    if ledger.state == "orphan" and agreed and _orphans_go(order):
+    ripe = order.attended or _is_stale(book, order)  # what was deleted just now may be wanted back
+    if ledger.state == "orphan" and agreed and _orphans_go(order) and ripe:
         book = replace(book, live=False)
         rows = (*book.points, *book.bursts)
         return _verdict(ledger, book.held_by(filter(book.is_fixed, rows)), "orphan")

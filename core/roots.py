@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from .disk import Disk
 from .errors import BadInput
 from .model import show_path
+from .rules import is_git_alias
 
 SYSTEM = (
     *(b"/bin", b"/boot", b"/dev", b"/etc", b"/lib", b"/lib32", b"/lib64", b"/proc", b"/run"),
@@ -79,6 +80,8 @@ def _refusal(disk: Disk, path: bytes, home: bytes, store: bytes) -> str:
         return "is turnmark's own store, or lies in it"
     if _inside(store, path):
         return "holds turnmark's own store"
+    if any(map(is_git_alias, path.split(b"/"))):
+        return "is a repository's own .git, or lies in one"
     if path in SYSTEM or any(_inside(path, top) for top in CLOSED):
         return "is a directory of the system"
     if same := _same_directory(disk, path, home, store):

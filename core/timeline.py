@@ -58,11 +58,12 @@ class Row:
 
     mark: Mark
     end: Mark | None = None
+    again: bool = False
 
     @property
     def idle(self) -> bool:
-        """A turn that is over and changed nothing."""
-        return self.end is not None and self.end.snapshot == self.mark.snapshot
+        """A turn that is over and changed nothing; a safety point where another point was set."""
+        return self.again or (self.end is not None and self.end.snapshot == self.mark.snapshot)
 
     @property
     def status(self) -> Status | None:
@@ -79,7 +80,10 @@ def rows_of(marks: Iterable[Mark]) -> list[Row]:
     """Oldest first; a turn whose end is lost was over when the next of its session began."""
     rows: list[Row] = []
     running: dict[str | None, int] = {}
+    last: Oid | None = None
     for mark in marks:
+        again = mark.kind == "before-rollback" and mark.snapshot == last
+        last = mark.snapshot
         if mark.kind in ("turn-begin", "turn-end"):
             at = running.pop(mark.session, None)
             if at is not None:
@@ -87,7 +91,7 @@ def rows_of(marks: Iterable[Mark]) -> list[Row]:
         if mark.kind == "turn-begin":
             running[mark.session] = len(rows)
         if mark.kind != "turn-end":
-            rows.append(Row(mark))
+            rows.append(Row(mark, again=again))
     return rows
 
 
@@ -148,7 +152,8 @@ class Timeline:
         if not everything:
             return [self._point(row) for row in self.numbered]
         shown = {mark.snapshot for row in self.rows for mark in (row.mark, row.end) if mark}
-        bursts = [self._burst(one) for one in self.snapshots if one.id not in shown]
+        bare = [one for one in self.snapshots if one.id not in shown and not one.is_planned]
+        bursts = [self._burst(one) for one in bare]
         points = [*map(self._point, self.rows), *bursts]
         return sorted(points, key=lambda point: point.seq, reverse=True)
 
@@ -205,7 +210,7 @@ class Timeline:
         """By the numbers alone: a listing does not read every snapshot in between."""
         here = self._seqs.get(row.mark.snapshot, row.mark.seq)
         if row.mark.kind == "turn-begin":
-            end = self._seqs.get(row.end.snapshot, row.end.seq) if row.end else self.history.last_seq()
+            end = row.end.seq if row.end else self.history.last_seq()
             return self._made(here, end)
         before = self._previous.get(row.mark.seq)
         if before is None or row.mark.kind == "import":

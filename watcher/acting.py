@@ -155,7 +155,12 @@ def _tell_service(
     try:
         answer = client.call(action, patience=PATIENCE, **params, dirs=list(named))
     except NotWatched:
-        return list(named.values()) or [None]
+        if named:
+            return list(named.values())
+        _, root = opened(context, None, create, watched)
+        if os.fsencode(root.shown) not in watched:
+            return [None]
+        answer = client.call(action, patience=PATIENCE, **params, dirs=[root.shown])
     told.marks += map(_parted, answer["marks"])
     return _sort_errors(answer.get("errors", []), named, told)
 

@@ -30,6 +30,7 @@ from core.rules import RuleSet
 from core.store import Store
 
 from .burst import Burst, Dirty
+from .client import NotWatched
 from .source import Hub, TreeSource, WatchUnavailable, event_trouble
 
 log = logging.getLogger(__name__)
@@ -559,7 +560,8 @@ class Workspace:
     def _paused(self) -> TurnmarkError:
         if self._stopping:
             return _stopped(self.root)
-        return TurnmarkError(f"{self.root.shown} is paused: {self.reason}.", "See the log.")
+        # whoever asks may do it without the service, which has let go of the workspace's lock
+        return NotWatched(f"{self.root.shown} is paused: {self.reason}.", "See `turnmark status`.")
 
     def _pause(self, error: Exception) -> None:
         """Until it is time to try again, or somebody asks for something."""
