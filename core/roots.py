@@ -72,23 +72,22 @@ def _check_directory(disk: Disk, resolved: bytes, named: str) -> None:
 
 def _refusal(disk: Disk, path: bytes, home: bytes, store: bytes) -> str:
     home, store = os.path.realpath(home), os.path.realpath(store)
-    if path == b"/":
-        return "is the root of the file system"
-    if path == home or _inside(home, path):
-        return "is your home directory, or holds it"
-    if _inside(path, store) or path == store:
-        return "is turnmark's own store, or lies in it"
-    if _inside(store, path):
-        return "holds turnmark's own store"
-    if any(map(is_git_alias, path.split(b"/"))):
-        return "is a repository's own .git, or lies in one"
-    if path in SYSTEM or any(_inside(path, top) for top in CLOSED):
-        return "is a directory of the system"
-    if same := _same_directory(disk, path, home, store):
-        return same
-    if disk.lstat(path).st_dev != disk.lstat(os.path.dirname(path)).st_dev:
+    reason = _by_name(path, home, store) or _same_directory(disk, path, home, store)
+    if not reason and disk.lstat(path).st_dev != disk.lstat(os.path.dirname(path)).st_dev:
         return "is the root of a mounted file system"
-    return ""
+    return reason
+
+
+def _by_name(path: bytes, home: bytes, store: bytes) -> str:
+    refused = {
+        "is the root of the file system": path == b"/",
+        "is your home directory, or holds it": path == home or _inside(home, path),
+        "is turnmark's own store, or lies in it": path == store or _inside(path, store),
+        "holds turnmark's own store": _inside(store, path),
+        "is a repository's own .git, or lies in one": any(map(is_git_alias, path.split(b"/"))),
+        "is a directory of the system": path in SYSTEM or any(_inside(path, top) for top in CLOSED),
+    }
+    return next((reason for reason, is_so in refused.items() if is_so), "")
 
 
 def _same_directory(disk: Disk, path: bytes, home: bytes, store: bytes) -> str:

@@ -579,3 +579,16 @@ def test_a_disk_in_a_drawer_keeps_its_newest_point_unless_somebody_prunes_by_han
     assert seqs(bench) == {5, 6}
     prune(bench.store, Policy(), later)
     assert seqs(bench) == set()
+
+
+def test_a_directory_deleted_just_now_keeps_its_history_when_nobody_asked_for_a_prune(tmp_path):
+    bench = grown(tmp_path, 3)
+    shutil.rmtree(bench.path)
+    (bench.path.parent / "neighbour").mkdir()
+    before = seqs(bench)
+    done = auto_prune(bench.store, Policy(), now_of(bench) + DAY)
+    assert done is not None
+    assert done.orphans == ()
+    assert seqs(bench) == before
+    auto_prune(bench.store, Policy(), now_of(bench) + 30 * DAY)
+    assert seqs(bench) == set()

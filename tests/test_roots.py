@@ -189,3 +189,10 @@ def test_bind_mounts_of_home_and_store_are_refused_too(base: Path) -> None:
     if "mount failed" in done.stderr or "unshare" in done.stderr or "CalledProcess" in done.stderr:
         pytest.skip(f"no mount namespace to be had here: {done.stderr.splitlines()[-1]}")
     assert done.stdout.splitlines() == [f"{path} refused" for path in paths], done.stderr
+
+
+def test_a_repository_of_the_user_is_no_workspace(tmp_path: Path) -> None:
+    (tmp_path / "proj/.git/refs").mkdir(parents=True)
+    for name in (".git", ".git/refs"):
+        with pytest.raises(BadInput, match=r"\.git"):
+            check_root(REAL, f"{tmp_path}/proj/{name}", home="/nonexistent", store="/nonexistent/s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from core.recorder import Recorder
 from core.refs import ref_name
 from core.timeline import Timeline, moment_of, registered, root_shown
 from tests.stores import Bench
+from tests.trees import build
 
 SECOND = 1_000_000_000
 START = 1_760_000_000 * SECOND
@@ -455,3 +457,19 @@ def test_a_time_without_zone_is_local(monkeypatch, spec, hour):
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_a_safety_point_that_repeats_the_point_before_it_has_no_number(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    build(bench.path, {"f": "1"})
+    first = bench.point()
+    build(bench.path, {"f": "2"})
+    bench.point()
+    bench.back_to(first)
+    line = Timeline(bench.store, bench.root.id)
+    assert [point.kind for point in line.points()] == ["rollback", "manual", "manual"]
+    assert "before-rollback" in [point.kind for point in line.points(everything=True)]
+    build(bench.path, {"f": "3"})
+    bench.back_to(first)
+    newer = Timeline(bench.store, bench.root.id)
+    assert [point.kind for point in newer.points()][:2] == ["rollback", "before-rollback"]
