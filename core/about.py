@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from .errors import Damaged
-from .model import EXEC, FILE, Gap, GapReason, RelPath, join, parse_path, show_path
+from .model import EXEC, FILE, ROOT, Gap, GapReason, RelPath, join, parse_path, show_path
 from .objects import is_inside, is_name
 from .rules import RuleSet
 
@@ -81,6 +81,29 @@ def encode_about(
 ) -> bytes:
     head = {"about": 1, "coverage": coverage, "usual": list(usual), "rules": rules.to_json()}
     return b"".join([json.dumps(head).encode() + b"\n", *(notes[path] for path in sorted(notes))])
+
+
+def notes_of(about: About) -> dict[RelPath, bytes]:
+    """The lines of a record, which read back as the same one; a look may split them otherwise."""
+    perms: dict[RelPath, dict[bytes, int]] = {}
+    gaps: dict[RelPath, dict[bytes, GapReason]] = {}
+    for path, mode in about.modes.items():
+        head, _, name = path.rpartition(b"/")
+        perms.setdefault(RelPath(head), {})[name] = mode
+    for path, reason in about.gaps.items():
+        head, _, name = path.rpartition(b"/")
+        gaps.setdefault(RelPath(head), {})[name] = reason
+    top = perms.get(ROOT, {}).pop(b"", None)
+    return {
+        path: note(
+            path,
+            top if path == ROOT else None,
+            path in about.empty,
+            perms.get(path, {}),
+            gaps.get(path, {}),
+        )
+        for path in perms.keys() | gaps.keys() | about.empty | {ROOT}
+    }
 
 
 def decode_about(data: bytes) -> About:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .errors import Damaged
-from .model import EMPTY_TREE, FILE, TREE, Entry, Mark, MarkKind, Oid, Snapshot, Status
+from .model import EMPTY_TREE, FILE, TREE, Entry, Mark, MarkKind, Oid, Snapshot, Status, rfc3339
 from .objects import encode_commit, encode_tag, encode_tree, header_oid, parse_headers
 from .packs import HINT
 from .refs import TOP, ref_name
@@ -71,7 +71,7 @@ def read_snapshot(store: Store, oid: Oid) -> Snapshot:
             id=oid,
             workspace=doc["workspace"],
             seq=int(doc["seq"]),
-            time_ns=int(doc["time_ns"]),
+            time_ns=_time(doc["time_ns"]),
             files=_oid(doc["files"]),
             about=_oid(doc["about"]),
             changed=int(doc["changed"]),
@@ -117,7 +117,7 @@ def read_mark(store: Store, oid: Oid) -> Mark:
             id=oid,
             workspace=doc["workspace"],
             seq=int(doc["seq"]),
-            time_ns=int(doc["time_ns"]),
+            time_ns=_time(doc["time_ns"]),
             kind=doc["kind"],
             snapshot=header_oid(parse_headers(data)[0], b"object"),
             label=doc["label"],
@@ -148,6 +148,13 @@ def _document(data: bytes, oid: Oid) -> Any:
     if doc["turnmark"] > VERSION:
         raise Damaged(f"{oid.hex()} was written by a newer turnmark.", "Update turnmark.")
     return doc
+
+
+def _time(value: Any) -> int:
+    """One that no calendar has would stop whoever wants to show it among others."""
+    time_ns = int(value)
+    rfc3339(time_ns)
+    return time_ns
 
 
 def _oid(text: str) -> Oid:

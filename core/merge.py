@@ -1,8 +1,8 @@
 """Three texts merged line by line, with the very result of `git merge-file`; pure.
 
-The algorithm is that of git's xdiff/xmerge.c at its level for `merge-file`: changes that touch are a
-conflict, which is narrowed to what the sides have not in common, and conflicts with next to nothing
-between them become one. No git is run: a plan has to come out the same on every machine.
+The algorithm is that of git's xdiff/xmerge.c at its level for `merge-file`: changes that touch are
+a conflict, which is narrowed to what the sides have not in common, and conflicts with next to
+nothing between them become one. No git is run: a plan has to come out the same on every machine.
 """
 
 from __future__ import annotations
@@ -55,9 +55,7 @@ def merge(
     parts = _near_joined(list(_narrowed(list(_parts(texts, here, there)), texts)), texts.ours)
     if favor is not None:
         parts = [p._replace(side=favor) if p.side == "conflict" else p for p in parts]
-    return Merged(
-        b"".join(_written(texts, parts, names)), sum(p.side == "conflict" for p in parts)
-    )
+    return Merged(b"".join(_written(texts, parts, names)), sum(p.side == "conflict" for p in parts))
 
 
 # The changes of one side
@@ -254,9 +252,7 @@ def _has_letters(line: bytes) -> bool:
 # The result
 
 
-def _written(
-    texts: _Texts, parts: list[_Part], names: tuple[bytes, bytes]
-) -> Iterator[bytes]:
+def _written(texts: _Texts, parts: list[_Part], names: tuple[bytes, bytes]) -> Iterator[bytes]:
     at = 0
     for part in parts:
         yield from texts.ours[at : part.a1]

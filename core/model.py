@@ -27,6 +27,8 @@ FILE, EXEC, LINK, TREE = 0o100644, 0o100755, 0o120000, 0o40000
 
 EMPTY_TREE = Oid(bytes.fromhex("4b825dc642cb6eb9a060e54bf8d69288fbee4904"))
 ROOT = RelPath(b"")
+PLANNED = "planned: "
+"""How the note of a snapshot begins that is where a revert is to lead: it was never on disk."""
 
 
 class Entry(NamedTuple):
@@ -71,6 +73,10 @@ class Snapshot:
     partial: bool = False
     prev: Oid | None = None
     """The newest snapshot before it: proof that that one was published."""
+
+    @property
+    def is_planned(self) -> bool:
+        return self.partial and self.note.startswith(PLANNED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from .beneath import Beneath
 from .diff import diff_trees
 from .errors import Damaged, TurnmarkError
 from .history import History, MarkSpec, mark_ref, snapshot_ref, write_mark, write_snapshot
-from .model import EMPTY_TREE, ROOT, TREE, Entry, Mark, Oid, RelPath, Snapshot
+from .model import EMPTY_TREE, PLANNED, ROOT, TREE, Entry, Mark, Oid, RelPath, Snapshot
 from .objects import Kind, encode_tree, hash_object
 from .roots import Root
 from .rules import RuleSet
@@ -142,6 +142,17 @@ class Recorder:
             self._publish(writer, None, made, sync=sync)
         return made
 
+    def keep_planned(
+        self, files: Oid, about: bytes, objects: Mapping[Oid, tuple[Kind, bytes]], note: str
+    ) -> Snapshot:
+        """Stores a tree that never was on disk yet, so that a killed revert can be finished."""
+        with self.store.writing() as writer:
+            for oid, (kind, data) in objects.items():
+                writer.add(kind, data, oid)
+            made = self._partial(writer, files, about, 0, PLANNED + note)
+            self._publish(writer, made, None, sync=True)
+        return made
+
     def keep_displaced(self, contents: Mapping[RelPath, tuple[int, bytes]], note: str) -> Snapshot:
         """Stores what a rollback met in files it had moved aside: a snapshot of only those."""
         with self.store.writing() as writer:
@@ -150,23 +161,27 @@ class Recorder:
                 for path, (mode, data) in contents.items()
             }
             about = encode_about(Usual(), self.rules, {}, coverage="displaced")
-            self.seq += 1
-            partial = Snapshot(
-                id=Oid(b""),
-                workspace=self.root.id,
-                seq=self.seq,
-                time_ns=self.clock(),
-                files=build_tree(writer, entries),
-                about=writer.add("blob", about),
-                changed=len(entries),
-                total=len(entries),
-                note=note,
-                partial=True,
-                prev=self.last_snapshot,
-            )
-            partial = write_snapshot(writer, partial, self.root.shown)
+            files = build_tree(writer, entries)
+            partial = self._partial(writer, files, about, len(entries), note)
             self._publish(writer, partial, None, sync=True)
         return partial
+
+    def _partial(self, writer: Writer, files: Oid, about: bytes, total: int, note: str) -> Snapshot:
+        self.seq += 1
+        partial = Snapshot(
+            id=Oid(b""),
+            workspace=self.root.id,
+            seq=self.seq,
+            time_ns=self.clock(),
+            files=files,
+            about=writer.add("blob", about),
+            changed=total,
+            total=total,
+            note=note,
+            partial=True,
+            prev=self.last_snapshot,
+        )
+        return write_snapshot(writer, partial, self.root.shown)
 
     def look(self) -> Seen:
         """The workspace as it is now, by full scan, storing nothing."""

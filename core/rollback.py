@@ -8,21 +8,25 @@ itself be rolled back. The caller holds the workspace's lock.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .about import decode_about
 from .apply import Journal, JournalFile, Staging, Transaction, give_back, unknown_in
+from .attribution import Makers, intervals
 from .beneath import Beneath
-from .diff import entry_at
+from .diff import diff_trees, entry_at
+from .disk import GONE
 from .errors import BadInput, Damaged, TurnmarkError
 from .history import History, MarkSpec, read_snapshot
-from .model import Mark, Oid, RelPath, Snapshot, show_path
-from .plan import Left, Plan, State, Step, make_plan
+from .model import EMPTY_TREE, Mark, Oid, RelPath, Snapshot, show_path
+from .plan import Left, Plan, State, Step, changed_paths, make_plan
+from .reading import NotAFile, read_stable
 from .recorder import Recorder, Seen
 from .store import Store, explain
-from .undo import Op, Past, open_turns, stacks, standing_turns
+from .undo import Act, Op, Past, act_name, open_turns, stacks, standing_turns
 
 LEAST_OF_HASH = 8
 """So many digits of a plan's hash nobody hits upon without having seen it."""
@@ -35,6 +39,7 @@ class Request:
     """What is wanted: a snapshot to go to, everywhere or at some paths, and why.
 
     subject is where the rollback went that an undo or redo is about; label says it of this request.
+    A revert takes out turns, which are given by the numbers of their begins.
     """
 
     target: Oid
@@ -44,13 +49,15 @@ class Request:
     paths: tuple[RelPath, ...] = ()
     plan: str = ""
     subject: str = ""
+    act: Act = "rollback"
+    turns: tuple[int, ...] = ()
+    mine_stays: bool = False
 
     @property
     def title(self) -> str:
         """What it is called in the history."""
-        if self.op == "rollback":
-            return f"rollback to {self.label}"
-        return f"{self.op} of rollback to {self.subject}"
+        name = act_name(self.act, self.subject or self.label)
+        return f"{self.op} of {name}" if self.op in ("undo", "redo") else name
 
 
 @dataclass(frozen=True)
@@ -65,14 +72,17 @@ class Result:
     turns_undone: tuple[dict[str, object], ...] = ()
     open_turns: tuple[str, ...] = ()
     reason: str = ""
+    marked: tuple[Left, ...] = ()
+    """Written with the marks of a conflict in it, as was asked for."""
+    mine: tuple[RelPath, ...] = ()
+    """Edits of the person's own that the plan takes back."""
+    warnings: tuple[str, ...] = ()
 
 
 def preview(recorder: Recorder, request: Request) -> Result:
     """What `rollback` would do now; stores and changes nothing."""
     then = _target_state(recorder.store, request)
-    plan = make_plan(_seen_state(recorder, recorder.look()), then, request.target, request.paths)
-    _check_paths(recorder.store, request, plan, then)
-    return _planned(recorder, request, plan)
+    return _plan(recorder, request, seen_state(recorder, recorder.look()), then)
 
 
 def rollback(recorder: Recorder, request: Request) -> Result:
@@ -81,21 +91,72 @@ def rollback(recorder: Recorder, request: Request) -> Result:
     finish_interrupted(recorder)
     then = _target_state(store, request)
     safety = recorder.take(sync=True, note=f"before {request.op}")
-    now = stored_state(store, safety.snapshot)
-    plan = make_plan(now, then, request.target, request.paths)
-    _check_paths(store, request, plan, then)
-    planned = _planned(recorder, request, plan)
-    refusal = _refusal(request, plan)
+    planned = _plan(recorder, request, stored_state(store, safety.snapshot), then)
+    refusal = refusal_of(request, planned.plan)
     if refusal:
         return replace(planned, outcome="refused", reason=refusal)
-    if not plan.steps:
+    if not planned.plan.steps:
         if request.op != "rollback":  # it counts all the same, or no older one could be reached
             extra = _extra(request, safety.snapshot)
             recorder.record(MarkSpec("rollback", request.title, extra=extra), safety.snapshot)
         return replace(planned, outcome="nothing")
-    recorder.record(_before_spec(request), safety.snapshot)
-    conflicts = _carry_out(recorder, request, plan, then, safety.snapshot)
-    return _result(planned, conflicts, safety.snapshot.id)
+    return carry_out(recorder, request, planned, then, safety.snapshot)
+
+
+def _plan(recorder: Recorder, request: Request, now: State, then: State) -> Result:
+    """What would be done, and what of it the person may not expect."""
+    store = recorder.store
+    mine = _of_the_person(recorder, request, now)
+    stays = mine if request.mine_stays else frozenset()
+    plan = make_plan(now, then, request.target, request.paths, stays)
+    _check_paths(store, request, plan, then)
+    lost = tuple(sorted({step.path for step in plan.steps} & mine))
+    return replace(planned_result(recorder, request, plan), mine=lost)
+
+
+def _of_the_person(recorder: Recorder, request: Request, now: State) -> frozenset[RelPath]:
+    if request.op != "rollback":
+        return frozenset()
+    try:
+        return edited_by_person(recorder.store, recorder.root.id, request.target, now)
+    except Damaged:
+        if request.mine_stays:
+            raise
+        return frozenset()  # what a preview says is no reason to refuse the way back
+
+
+def edited_by_person(store: Store, workspace: str, since: Oid, now: State) -> frozenset[RelPath]:
+    """The paths that the person, as far as can be told, changed between a snapshot and now."""
+    history = History(store, workspace)
+    makers = Makers(list(history.marks()))
+    first = read_snapshot(store, since)
+    later = {s.seq: s for s in _whole(history, first.seq)}
+    states = _States(store, later.values(), now)
+    found = intervals(makers, {seq: one.id for seq, one in later.items()}, first.seq, None)
+    own = (one for one in found if one.maker.may_be_person)
+    return frozenset(path for one in own for path in states.differing(one.old, one.new))
+
+
+def _whole(history: History, since: int) -> Iterator[Snapshot]:
+    for seq in sorted(seq for seq in history.snapshot_ids if seq >= since):
+        found = read_snapshot(history.store, history.snapshot_ids[seq])
+        if not found.partial:
+            yield found
+
+
+class _States:
+    """States by the ids of their snapshots; None is now."""
+
+    def __init__(self, store: Store, snapshots: Iterable[Snapshot], now: State) -> None:
+        self._store = store
+        self._snapshots = {one.id: one for one in snapshots}
+        self._now = now
+
+    def differing(self, old: Oid, new: Oid | None) -> set[RelPath]:
+        return changed_paths(self._state(old), self._state(new))
+
+    def _state(self, oid: Oid | None) -> State:
+        return self._now if oid is None else stored_state(self._store, self._snapshots[oid])
 
 
 def _target_state(store: Store, request: Request) -> State:
@@ -113,18 +174,44 @@ def stored_state(store: Store, snapshot: Snapshot) -> State:
     return State(snapshot.files, about, store.tree, store.blob)
 
 
-def _seen_state(recorder: Recorder, seen: Seen) -> State:
-    store = recorder.store
+def seen_state(recorder: Recorder, seen: Seen) -> State:
+    """What a look saw; contents that no snapshot holds are read where they are."""
+    store, root = recorder.store, recorder.root
+    base = recorder.last.files if recorder.last else EMPTY_TREE
 
     def read_tree(oid: Oid) -> bytes:
         found = seen.trees.get(oid)
         return store.tree(oid) if found is None else found
 
+    fresh: dict[Oid, RelPath] = {}
+
     def read_blob(oid: Oid) -> bytes:
-        """Only rule files are asked for; one that is not stored yet is judged as unchanged."""
-        return store.blob(oid) if store.has(oid) else b""
+        if store.has(oid):
+            return store.blob(oid)
+        if not fresh:
+            found = diff_trees(read_tree, base, seen.files)
+            fresh.update({one.new.oid: one.path for one in found if one.new})
+        if oid not in fresh:
+            return store.blob(oid)
+        with Beneath(store.disk, root.path) as beneath:
+            return _read_now(beneath, fresh[oid])
 
     return State(seen.files, decode_about(seen.about), read_tree, read_blob)
+
+
+def _read_now(beneath: Beneath, path: RelPath) -> bytes:
+    """What is there; nothing if it went away since the look."""
+    try:
+        at, name = beneath.parent(path)
+        if stat.S_ISLNK(beneath.disk.lstat(name, at).st_mode):
+            return beneath.disk.readlink(name, at)
+        return read_stable(beneath.disk, at, name).data
+    except NotAFile:
+        return b""
+    except OSError as error:
+        if error.errno in GONE:
+            return b""
+        raise
 
 
 def _check_paths(store: Store, request: Request, plan: Plan, then: State) -> None:
@@ -140,7 +227,7 @@ def _check_paths(store: Store, request: Request, plan: Plan, then: State) -> Non
             )
 
 
-def _refusal(request: Request, plan: Plan) -> str:
+def refusal_of(request: Request, plan: Plan) -> str:
     if 0 < len(request.plan) < LEAST_OF_HASH:
         return f"a plan is named by at least {LEAST_OF_HASH} digits of its hash"
     if request.plan and not plan.hash.startswith(request.plan):
@@ -150,7 +237,7 @@ def _refusal(request: Request, plan: Plan) -> str:
     return ""
 
 
-def _planned(recorder: Recorder, request: Request, plan: Plan) -> Result:
+def planned_result(recorder: Recorder, request: Request, plan: Plan) -> Result:
     marks = recorder.marks()
     opened = tuple(f"{m.session}/{m.turn}" for m in open_turns(marks))
     undone = _turns_undone(marks, request) if plan.steps else ()
@@ -159,7 +246,8 @@ def _planned(recorder: Recorder, request: Request, plan: Plan) -> Result:
 
 
 def _turns_undone(marks: Iterable[Mark], request: Request) -> tuple[dict[str, object], ...]:
-    """The turns that still stand and began at or after the point; none for a part of the tree."""
+    """The turns that still stand and that go: those asked for, or those that began at or after the
+    point; none for a part of the tree."""
     if request.paths or request.op == "undo":
         return ()
     return tuple(
@@ -170,7 +258,7 @@ def _turns_undone(marks: Iterable[Mark], request: Request) -> tuple[dict[str, ob
             "messages": mark.extra.get("messages"),
         }
         for mark in standing_turns(marks)
-        if mark.seq >= request.seq
+        if (mark.seq in request.turns if request.turns else mark.seq >= request.seq)
     )
 
 
@@ -195,11 +283,14 @@ def _first_per_path(found: Iterable[Left]) -> list[Left]:
 # Carrying out
 
 
-def _carry_out(
-    recorder: Recorder, request: Request, plan: Plan, then: State, before: Snapshot
-) -> list[Left]:
-    extra = _extra(request, before)
-    return _transact(recorder, plan.steps, then, before.id, request.target, extra)
+def carry_out(
+    recorder: Recorder, request: Request, planned: Result, then: State, before: Snapshot
+) -> Result:
+    """Does what was planned from the snapshot `before`; the target's snapshot is stored."""
+    recorder.record(_before_spec(request), before)
+    extra, steps = _extra(request, before), planned.plan.steps
+    conflicts = _transact(recorder, steps, then, before.id, request.target, extra)
+    return _result(planned, conflicts, before.id)
 
 
 def _extra(request: Request, before: Snapshot) -> dict[str, Any]:
@@ -212,6 +303,8 @@ def _extra(request: Request, before: Snapshot) -> dict[str, Any]:
         "target_seq": request.seq,
         "before": before.id.hex(),
         "paths": [show_path(path) for path in request.paths],
+        "act": request.act,
+        "turns": list(request.turns),
     }
 
 
@@ -417,5 +510,9 @@ def redo_request(store: Store, workspace: str) -> Request | None:
 
 def _request(op: Op, past: Past) -> Request:
     side = "before" if op == "undo" else "after"
-    label = f"{side} rollback to {past.subject}"
-    return Request(past.before, past.target_seq, label, op, past.paths, subject=past.subject)
+    return Request(
+        *(past.before, past.target_seq, f"{side} {past.name}", op, past.paths),
+        subject=past.subject,
+        act=past.act,
+        turns=past.turns,
+    )

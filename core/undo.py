@@ -10,18 +10,30 @@ from typing import Literal
 
 from .model import Mark, Oid, RelPath, parse_path
 
-Op = Literal["rollback", "undo", "redo"]
+Op = Literal["rollback", "revert", "undo", "redo"]
+Act = Literal["rollback", "revert"]
+"""What an undo or a redo can be about."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """One rollback, undo or redo as its mark tells it; subject is where the rollback went."""
+    """One rollback, revert, undo or redo as its mark tells it.
+
+    subject is where the rollback went, or what the revert took out; turns are the numbers of the
+    begins of what was taken out.
+    """
 
     op: Op
     before: Oid
     target_seq: int
     paths: tuple[RelPath, ...]
     subject: str
+    act: Act = "rollback"
+    turns: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return act_name(self.act, self.subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +44,23 @@ class Stacks:
     redo: tuple[Past, ...]
 
 
+def act_name(act: Act, subject: str) -> str:
+    return f"revert of {subject}" if act == "revert" else f"rollback to {subject}"
+
+
 def past_of(mark: Mark) -> Past | None:
     if mark.kind != "rollback":
         return None
     extra = mark.extra
-    paths = extra.get("paths")
+    paths, turns = extra.get("paths"), extra.get("turns")
     return Past(
         op=extra.get("op", "rollback"),  # type: ignore[arg-type]
         before=Oid(bytes.fromhex(str(extra.get("before", "")))),
         target_seq=int(str(extra.get("target_seq", 0))),
         paths=tuple(RelPath(parse_path(str(p))) for p in paths) if isinstance(paths, list) else (),
         subject=str(extra.get("subject", "")),
+        act="revert" if extra.get("act") == "revert" else "rollback",
+        turns=tuple(n for n in turns if isinstance(n, int)) if isinstance(turns, list) else (),
     )
 
 
@@ -78,10 +96,16 @@ def standing_turns(marks: Iterable[Mark]) -> list[Mark]:
         elif past.op == "undo":
             standing = sorted(standing + (taken.pop() if taken else []), key=lambda m: m.seq)
         else:
-            gone = [m for m in standing if past.target_seq and m.seq >= past.target_seq]
+            gone = [m for m in standing if _takes(past, m.seq)]
             taken.append(gone)
             standing = [m for m in standing if m not in gone]
     return standing
+
+
+def _takes(past: Past, begun: int) -> bool:
+    if past.turns:
+        return begun in past.turns
+    return bool(past.target_seq) and begun >= past.target_seq
 
 
 def open_turns(marks: Iterable[Mark]) -> list[Mark]:

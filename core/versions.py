@@ -94,6 +94,8 @@ _NEVER = Snapshot(Oid(b""), "", 0, 0, EMPTY_TREE, Oid(b""))
 
 def _each(history: History, look: Callable[[Snapshot], Version]) -> Iterator[Version]:
     for snapshot in history.snapshots():
+        if snapshot.is_planned:
+            continue
         try:
             yield look(snapshot)
         except Damaged as error:
@@ -234,6 +236,8 @@ class _Search:
     def run(self) -> Iterator[Sighting]:
         previous: Snapshot | None = None
         for snapshot in self._history.snapshots():
+            if snapshot.is_planned:
+                continue
             try:
                 came, went = self._differences(None if snapshot.partial else previous, snapshot)
             except Damaged as error:

@@ -9,19 +9,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.live import Live
 from watcher.agents import client
 
-CALLS = 200
+CALLS = 100
+BARE = "python -IS -c pass"
 EVENTS: dict[str, dict[str, Any]] = {
-    "PreToolUse": {"tool_name": "Bash", "tool_input": {"command": "ls"}},
     "UserPromptSubmit": {"prompt": "x" * 300},
+    "PreToolUse": {"tool_name": "Bash", "tool_input": {"command": "ls"}},
     "Stop": {},
 }
 
@@ -42,36 +42,30 @@ def main() -> int:
 
 
 def _report(title: str, live: Live, work: Path) -> None:
+    """Begins and ends take turns, as they do in life: only then each makes one mark."""
     hook = str(client.hook_path(live.context))
-    bare = _measure(lambda _: ([client.interpreter(), "-IS", "-c", "pass"], b""), live)
-    print(f"{title}: {_words('bare python -IS -c pass', bare, None)}")
-    for event, more in EVENTS.items():
-        call = partial(_call, hook, work, title, event, more)
-        print(f"{title}: {_words(event, _measure(call, live), bare)}")
-
-
-def _call(
-    hook: str, work: Path, title: str, event: str, more: dict[str, Any], n: int
-) -> tuple[list[str], bytes]:
-    base = {"session_id": "bench", "cwd": str(work), "hook_event_name": event}
-    data = json.dumps({**base, "prompt_id": f"{title}-{n}", **more}).encode()
-    return [hook, "claude-code", event], data
-
-
-def _measure(call: Callable[[int], tuple[list[str], bytes]], live: Live) -> list[float]:
-    took = []
+    took: dict[str, list[float]] = {BARE: [], **{event: [] for event in EVENTS}}
     for n in range(CALLS):
-        command, data = call(n)
-        began = time.perf_counter()
-        subprocess.run(command, input=data, capture_output=True, check=True, env=live.env)
-        took.append((time.perf_counter() - began) * 1000)
-    return sorted(took)
+        bare = [client.interpreter(), "-IS", "-c", "pass"]
+        took[BARE].append(_seconds(bare, b"", live))
+        for event, more in EVENTS.items():
+            base = {"session_id": "bench", "cwd": str(work), "hook_event_name": event}
+            data = json.dumps({**base, "prompt_id": f"{title}-{n}", **more}).encode()
+            took[event].append(_seconds([hook, "claude-code", event], data, live))
+    for name, times in took.items():
+        print(f"{title}: {_words(name, sorted(times), sorted(took[BARE]))}")
 
 
-def _words(name: str, took: list[float], bare: list[float] | None) -> str:
+def _seconds(command: list[str], data: bytes, live: Live) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, input=data, capture_output=True, check=True, env=live.env)
+    return time.perf_counter() - began
+
+
+def _words(name: str, took: list[float], bare: list[float]) -> str:
     median, p99 = statistics.median(took), took[int(len(took) * 0.99)]
-    times = f", {median / statistics.median(bare):.2f} x" if bare else ""
-    return f"{name:26} median {median:6.1f} ms, p99 {p99:6.1f} ms{times}"
+    times = median / statistics.median(bare)
+    return f"{name:24} median {median * 1000:6.1f} ms, p99 {p99 * 1000:6.1f} ms, {times:.2f} x"
 
 
 @contextmanager

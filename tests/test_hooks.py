@@ -101,6 +101,15 @@ def test_the_same_event_twice_counts_once(agent):
     assert agent.rows() == [(1, "fix it", "ok")]
 
 
+def test_the_same_event_without_an_id_twice_counts_once(live, work):
+    live.up()
+    gemini = Agent(live, work, "gemini")
+    for _ in range(2):
+        gemini.say("BeforeAgent", prompt="go on", timestamp="t")
+    gemini.change()
+    assert gemini.rows("--all") == [(1, "go on", None)]
+
+
 def test_the_same_prompt_again_is_another_turn(live, work):
     live.up()
     gemini = Agent(live, work, "gemini")

@@ -107,6 +107,12 @@ def test_what_cannot_be_changed_without_loss_is_left_alone(sample, nobody, turnm
     assert path.read_bytes() == sample.read_bytes()
 
 
+@pytest.mark.parametrize("sample", [p for p in REFUSED if ".taken." in p.name], ids=named)
+def test_what_somebody_else_uses_is_not_taken_away(sample, nobody, turnmark):
+    name, _ = put(nobody, sample)
+    assert "of its own already" in turnmark("init", name).out
+
+
 def test_json_keeps_its_order_indentation_and_line_ends(nobody, turnmark):
     _, path = put(nobody, FOLDER / "claude-code.crlf.json")
     turnmark("init", "claude-code")

@@ -204,7 +204,10 @@ def go_back(recorder: Recorder, paths: Paths, params: Params) -> Answer:
     timeline = Timeline(recorder.store, recorder.root.id)
     target = timeline.resolve(text(params, "point", "@"), time.time_ns())
     tops = tuple(RelPath(parse_path(path)) for path in texts(params, "paths"))
-    request = Request(target.snapshot, target.seq, _lasting(target), "rollback", tops)
+    request = Request(
+        *(target.snapshot, target.seq, _lasting(target), "rollback", tops),
+        mine_stays=params.get("mine_stays") is True,
+    )
     try:
         return _change(recorder, request, params, f"Rollback to {target.label}")
     except BadInput:
@@ -234,6 +237,20 @@ def _lasting(target: Target) -> str:
     name = f"turn {point.turn}" if point.kind == "turn" else f"snapshot {short(point.id)}"
     label = f', "{one_line(point.label, LABEL_ROOM)}"' if point.label else ""
     return f"{end}{name}{label}"
+
+
+def take_out(recorder: Recorder, paths: Paths, params: Params) -> Answer:
+    from core.revert import preview_revert, revert, side_of, wish_for  # not for every hook
+
+    wish = wish_for(
+        Timeline(recorder.store, recorder.root.id),
+        texts(params, "turns"),
+        text_or_none(params, "session"),
+        time.time_ns(),
+    )
+    wish = replace(wish, side=side_of(text(params, "side")), plan=text(params, "plan"))
+    result = (preview_revert if params.get("dry_run") else revert)(recorder, wish)
+    return {**as_json(result), "people": for_people(result, f"Revert of {wish.label}")}
 
 
 def undo(recorder: Recorder, paths: Paths, params: Params) -> Answer:
@@ -310,6 +327,7 @@ ACTIONS: dict[str, Action] = {
     "turn.begin": turn_begin,
     "turn.end": turn_end,
     "rollback": go_back,
+    "revert": take_out,
     "undo": undo,
     "redo": redo,
     "pin": pin,

@@ -53,6 +53,9 @@ def as_json(result: Result) -> dict[str, object]:
         "turns_undone": [dict(turn) for turn in result.turns_undone],
         "fuses": list(result.plan.fuses),
         "open_turns": list(result.open_turns),
+        "markers": [_left_json(left) for left in result.marked],
+        "mine": [show_path(path) for path in result.mine],
+        "warnings": list(result.warnings),
         **({"reason": result.reason} if refused else {}),
     }
 
@@ -63,8 +66,9 @@ def _left_json(left: Left) -> dict[str, str]:
 
 def nothing() -> dict[str, object]:
     lists = ("created", "replaced", "deleted", "modes", "kept", "conflicts", "turns_undone")
-    empty: dict[str, object] = {name: [] for name in lists}
-    return {"outcome": "nothing", "plan": "", **empty, "undo": None, "fuses": [], "open_turns": []}
+    more = ("fuses", "open_turns", "markers", "mine", "warnings")
+    empty: dict[str, object] = {name: [] for name in (*lists, *more)}
+    return {"outcome": "nothing", "plan": "", **empty, "undo": None}
 
 
 # For the command line, when the service has done it
@@ -85,9 +89,9 @@ def _node_json(node: Node | None) -> list[object] | None:
 
 def result_of(data: Mapping[str, Any], people: Mapping[str, Any]) -> Result:
     """The result that as_json and for_people were made of, but for contents."""
-    kept, conflicts = (
+    kept, conflicts, marked = (
         tuple(Left(RelPath(parse_path(left["path"])), left["reason"]) for left in data[name])
-        for name in ("kept", "conflicts")
+        for name in ("kept", "conflicts", "markers")
     )
     steps = tuple(_step(row) for row in people["steps"])
     plan = Plan(Oid(b""), steps, kept, tuple(data["fuses"]), data["plan"])
@@ -100,6 +104,9 @@ def result_of(data: Mapping[str, Any], people: Mapping[str, Any]) -> Result:
         tuple(data["turns_undone"]),
         tuple(data["open_turns"]),
         data.get("reason", ""),
+        marked,
+        tuple(RelPath(parse_path(path)) for path in data["mine"]),
+        tuple(data["warnings"]),
     )
 
 

@@ -29,7 +29,8 @@ many seconds it may take (default 600), after which it is not done at all (kind 
     progress {dirs}                          {"workspaces":[{"root","state","reason","ready",
                                              "dirs_done","dirs_known","files"}]}
     snapshot {dir}                           mark {dir, label}
-    rollback {dir, point, paths, plan, dry_run}      undo, redo {dir, plan, dry_run}
+    rollback {dir, point, paths, plan, dry_run, mine_stays}      undo, redo {dir, plan, dry_run}
+    revert {dir, turns, session, side, plan, dry_run}     `side`: "", markers, mine or theirs
                                              `plan` as shown by a dry run, "" to go without
     pin {dir, point}                         unpin {dir, point}
     turn.begin {dirs, session, turn_id, prompt, messages, agent, pid, run, late_after_ns}

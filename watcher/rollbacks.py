@@ -1,4 +1,4 @@
-"""Rollback, undo and redo as people and programs meet them: preview, question, result."""
+"""Rollback, revert, undo and redo as people and programs meet them: preview, question, result."""
 
 from __future__ import annotations
 
@@ -68,6 +68,8 @@ def run(context: Context, how: How, action: str, params: Mapping[str, Any], none
         plan = None
     if how.dry_run or plan is None:
         shown = _look(context, how, action, params, none)
+        if shown is not None and shown.outcome == "conflicts":
+            return FAILED
         if shown is None or shown.outcome == "nothing" or plan is not None:
             return DONE
         if not agreed(context, "Go on?"):
@@ -127,7 +129,7 @@ def _report(context: Context, how: How, data: Mapping[str, Any], result: Result)
         fail(f"Refused: {result.reason}.", _way_out(how, result))
     if result.outcome in ("refused", "conflicts"):
         return FAILED
-    partly = result.outcome == "done" and (result.kept or result.conflicts)
+    partly = result.outcome == "done" and (result.kept or result.conflicts or result.marked)
     return EXCEPTIONS if partly else DONE
 
 
@@ -146,13 +148,40 @@ def _preview(result: Result, how: How) -> Iterator[str]:
         return
     yield from _group_lines(result, how.full)
     yield from _left_lines("Stays as it is", result.kept, how.full)
+    yield from _left_lines("Marks conflicts in", result.marked, how.full)
     yield from _turn_lines(result, how.full)
+    yield from _own_lines(result, how)
+    for warning in result.warnings:
+        yield f"Careful: {warning}."
     for turn in result.open_turns:
         yield f"Turn {turn} is still open: its agent may go on writing."
     for fuse in result.plan.fuses:
         yield f"Careful: {fuse}."
-    if how.dry_run:
+    if result.outcome == "conflicts":
+        yield from _conflict_lines(result, how)
+    elif how.dry_run:
         yield f"Nothing was changed. To go ahead: {how.with_plan(result.plan.hash)}"
+
+
+def _conflict_lines(result: Result, how: How) -> Iterator[str]:
+    """What stops a revert, where the three versions of each are, and the ways out."""
+    yield from _left_lines("In conflict", result.conflicts, how.full)
+    for turn in result.turns_undone:
+        name = f"{turn['session']}/{turn['turn']}"
+        yield f"Compare: turnmark cat {name} PATH (before the turn), {name}.end (after it)."
+    yield (
+        "Nothing was changed. --markers writes conflict marks, --mine keeps what is there, "
+        "--theirs takes the turn out regardless."
+    )
+
+
+def _own_lines(result: Result, how: How) -> Iterator[str]:
+    """Where no turn is in it, all of it is the person's own, and needs no second list."""
+    if result.mine and result.turns_undone:
+        edits = count(len(result.mine), "edit")
+        yield f"Takes back {edits} of your own (--mine-stays keeps them):"
+        rows = [path_line("  ", named(path), full=how.full) for path in result.mine]
+        yield from capped(rows, full=how.full)
 
 
 def _group_lines(result: Result, full: bool) -> Iterator[str]:
@@ -202,7 +231,9 @@ def _mode_line(step: Step, full: bool) -> str:
 
 def _nothing_lines(result: Result, how: How) -> Iterator[str]:
     if not result.kept:
-        yield "Nothing to do: everything is as it was then."
+        of_turns = how.words[0] == "revert"
+        same = "nothing of it is left" if of_turns else "everything is as it was then"
+        yield f"Nothing to do: {same}."
         return
     yield "Nothing can be put back: what differs stays."
     yield from _left_lines("Stays as it is", result.kept, how.full)
@@ -246,8 +277,11 @@ def _result_lines(result: Result, how: How) -> list[str]:
         return list(_nothing_lines(result, how))
     back = "redo" if how.words[0] == "undo" else "undo"
     lines = [f"{_done_words(result)} `turnmark {back}` takes this back."]
+    if result.outcome == "conflicts" and how.words[0] == "revert" and result.undo is None:
+        return list(_conflict_lines(result, how))
     if result.outcome == "conflicts":
         lines = ["Nothing could be brought back."]
+    lines += _left_lines("Conflicts are marked in", result.marked, how.full)
     lines += _left_lines("Stays as it is", result.kept, how.full)
     lines += _left_lines("In conflict", result.conflicts, how.full)
     return lines

@@ -282,7 +282,7 @@ class Service:
         item = self.watching.items.get(str(event.get("workspace")))
         if item is not None:
             self._told[item.workspace.root.id] = item.workspace.root
-        if event["event"] in ("rollback", "undo", "redo"):
+        if event["event"] in ("rollback", "revert", "undo", "redo"):
             self.hooks.went_back(str(event.get("workspace")))
         if event["event"] != "snapshot":
             self._upkeep_at = 0.0

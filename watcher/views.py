@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,17 +9,12 @@ from functools import cached_property
 
 import click
 
-from core.about import decode_about
-from core.beneath import Beneath
-from core.diff import diff_trees
-from core.disk import GONE
 from core.errors import BadInput
 from core.history import History, read_snapshot
-from core.model import EMPTY_TREE, Oid, Point, RelPath
+from core.model import Oid, Point, RelPath
 from core.plan import State
-from core.reading import NotAFile, read_stable
-from core.recorder import Recorder, Seen
-from core.rollback import stored_state
+from core.recorder import Recorder
+from core.rollback import seen_state, stored_state
 from core.roots import Root
 from core.rules import DirRules, RuleSet, verdict_of
 from core.store import Store
@@ -71,53 +65,15 @@ class View:
         rules = self.context.config.rules_for(self.root.path)
         recorder = Recorder(self.store, self.root, rules)
         try:
-            seen, last = recorder.look(), recorder.last
+            return seen_state(recorder, recorder.look())
         finally:
             recorder.close()
-        read = _overlay(self.store, seen)
-        base = last.files if last else EMPTY_TREE
-        fresh = {c.new.oid: c.path for c in diff_trees(read, base, seen.files) if c.new}
-        return State(seen.files, decode_about(seen.about), read, self._now_reader(fresh))
-
-    def _now_reader(self, fresh: dict[Oid, RelPath]) -> Callable[[Oid], bytes]:
-        """Contents that no snapshot holds come from the directory, as they are at that moment."""
-
-        def read(oid: Oid) -> bytes:
-            if oid not in fresh or self.store.has(oid):
-                return self.store.blob(oid)
-            with Beneath(self.store.disk, self.root.path) as beneath:
-                return _read_now(beneath, fresh[oid])
-
-        return read
 
 
 def open_view(context: Context, directory: str | None) -> View:
     store = open_store(context)
     root = find_root(context, store, directory)
     return View(context, store, root, Timeline(store, root.id))
-
-
-def _overlay(store: Store, seen: Seen) -> Callable[[Oid], bytes]:
-    def read(oid: Oid) -> bytes:
-        found = seen.trees.get(oid)
-        return store.tree(oid) if found is None else found
-
-    return read
-
-
-def _read_now(beneath: Beneath, path: RelPath) -> bytes:
-    """What is there; nothing if it went away since the look."""
-    try:
-        at, name = beneath.parent(path)
-        if stat.S_ISLNK(beneath.disk.lstat(name, at).st_mode):
-            return beneath.disk.readlink(name, at)
-        return read_stable(beneath.disk, at, name).data
-    except NotAFile:
-        return b""
-    except OSError as error:
-        if error.errno in GONE:
-            return b""
-        raise
 
 
 def private_paths(context: Context, root: Root) -> Callable[[RelPath], bool]:

@@ -20,7 +20,8 @@ def main() -> int:
     if missing:
         npm = ["npm", "install", "--prefix", str(prefix), "--no-audit", "--no-fund"]
         (prefix / "package.json").write_text("{}\n")
-        subprocess.run([*npm, "--loglevel=error", *missing], cwd=prefix, check=True)
+        quiet = [*npm, "--loglevel=error", *missing]
+        subprocess.run(quiet, cwd=prefix, env=_env(prefix), check=True)
     for real in REAL.values():
         subprocess.run([there / real.program, "--version"], check=False, env=_env(prefix))
     tests = [sys.executable, "-m", "pytest", "-q", "-m", "agents", "-rs", "tests/agents"]

@@ -22,6 +22,7 @@ from ..rollbacks import How, check_directory, options, run
 @click.argument("point", default="@")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @options
+@click.option("--mine-stays", is_flag=True, help="Keep what you changed since, and list it.")
 @click.option("--conversation", is_flag=True, help="Have the agents forget the turns as well.")
 @pass_context
 def command(
@@ -33,13 +34,14 @@ def command(
     yes: bool,
     directory: str | None,
     full: bool,
+    mine_stays: bool,
     conversation: bool,
 ) -> int:
     """Make the directory, or only PATHs, equal to POINT (default: @, the newest)."""
 
     where = ("--dir", directory) if directory else ()
-    words = ("rollback", point, *paths, *where, *(("--conversation",) if conversation else ()))
-    params: dict[str, object] = {"point": point}
+    words = ("rollback", point, *paths, *where, *_flags(mine_stays, conversation))
+    params: dict[str, object] = {"point": point, "mine_stays": mine_stays}
     if paths:
         check_directory(context, directory, words)
         _, root = opened(context, directory, False)
@@ -47,6 +49,11 @@ def command(
     then = partial(_rewind, context, directory) if conversation else None
     how = How(words, dry_run, plan, yes, full, directory, then)
     return run(context, how, "rollback", params, "")
+
+
+def _flags(mine_stays: bool, conversation: bool) -> tuple[str, ...]:
+    given = (("--mine-stays", mine_stays), ("--conversation", conversation))
+    return tuple(name for name, is_given in given if is_given)
 
 
 def _rewind(
