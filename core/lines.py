@@ -31,7 +31,7 @@ def is_binary(data: bytes) -> bool:
 
 def opcodes(old: list[bytes], new: list[bytes]) -> list[Opcode]:
     """The ranges that differ, in order; minimal unless that would take seconds."""
-    head, tail = _common(old, new)
+    head, tail = common(old, new)
     ids: dict[bytes, int] = {}
     left = [ids.setdefault(line, len(ids)) for line in old[head : len(old) - tail]]
     right = [ids.setdefault(line, len(ids)) for line in new[head : len(new) - tail]]
@@ -47,7 +47,7 @@ def count(old: bytes, new: bytes) -> tuple[int, int] | None:
     return sum(j2 - j1 for _, _, j1, j2 in ops), sum(i2 - i1 for i1, i2, _, _ in ops)
 
 
-def _common(old: list[bytes], new: list[bytes]) -> tuple[int, int]:
+def common(old: list[bytes], new: list[bytes]) -> tuple[int, int]:
     """How many lines are the same at the head, and at the tail of what is left."""
     most = min(len(old), len(new))
     head = 0
@@ -64,12 +64,19 @@ def _changed(left: list[int], right: list[int]) -> tuple[bytearray, bytearray]:
     shared = set(left) & set(right)
     left_at = [at for at, line in enumerate(left) if line in shared]
     right_at = [at for at, line in enumerate(right) if line in shared]
-    search = _Myers([left[at] for at in left_at], [right[at] for at in right_at])
-    search.run()
+    return search(left, right, left_at, right_at)
+
+
+def search(
+    left: list[int], right: list[int], left_at: list[int], right_at: list[int]
+) -> tuple[bytearray, bytearray]:
+    """Flags of the lines that find no partner; only those at the given places may find one."""
+    found = _Myers([left[at] for at in left_at], [right[at] for at in right_at])
+    found.run()
     gone, come = bytearray(b"\1") * len(left), bytearray(b"\1") * len(right)
-    for at, flag in zip(left_at, search.gone, strict=True):
+    for at, flag in zip(left_at, found.gone, strict=True):
         gone[at] = flag
-    for at, flag in zip(right_at, search.come, strict=True):
+    for at, flag in zip(right_at, found.come, strict=True):
         come[at] = flag
     return gone, come
 

@@ -7,14 +7,18 @@ nothing between them become one. No git is run: a plan has to come out the same 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from .lines import Opcode, opcodes, split_lines
+from .lines import Opcode, common, search, split_lines
 
 Side = Literal["ours", "theirs", "conflict"]
 Favor = Literal["ours", "theirs"]
+
+MANY, WINDOW, FEW = 1024, 100, 4
+"""Limits of xdiff's: how often is too often, how far it looks around, and what share is few."""
 
 NEAR = 3
 """Conflicts with no more lines than that between them are shown as one."""
@@ -63,13 +67,61 @@ def merge(
 
 def script(old: list[bytes], new: list[bytes]) -> list[Opcode]:
     """The ranges that differ, each slid to where git would place it."""
-    gone, come = _Flags(old), _Flags(new)
-    for i1, i2, j1, j2 in opcodes(old, new):
-        gone.flags[i1:i2] = b"\1" * (i2 - i1)
-        come.flags[j1:j2] = b"\1" * (j2 - j1)
+    gone, come = (_Flags(*side) for side in zip((old, new), _changed(old, new), strict=True))
     _compact(gone, come)
     _compact(come, gone)
     return list(_ranges(gone.flags, come.flags))
+
+
+def _changed(old: list[bytes], new: list[bytes]) -> tuple[bytearray, bytearray]:
+    """Which lines git calls changed, of several shortest ways the one that it finds."""
+    head, tail = common(old, new)
+    ids: dict[bytes, int] = {}
+    left, right = ([ids.setdefault(line, len(ids)) for line in side] for side in (old, new))
+    left_at = _sought(left, Counter(right), head, tail)
+    right_at = _sought(right, Counter(left), head, tail)
+    ends = (range(head), range(len(left) - tail, len(left)), range(len(right) - tail, len(right)))
+    return search(
+        *(left, right),
+        [*ends[0], *left_at, *ends[1]],
+        [*ends[0], *right_at, *ends[2]],
+    )
+
+
+def _sought(lines: list[int], others: Counter[int], head: int, tail: int) -> list[int]:
+    """The places that are worth a search: the line is in the other text, and not so often there
+    that among lines that are not it would only mislead."""
+    many = min(_rough_root(len(lines)), MANY)
+    inner = range(head, len(lines) - tail)
+    ranks = [0 if not others[lines[at]] else 1 + (others[lines[at]] >= many) for at in inner]
+    return [
+        head + at
+        for at, rank in enumerate(ranks)
+        if rank == 1 or (rank == 2 and not _misleads(ranks, at))
+    ]
+
+
+def _rough_root(number: int) -> int:
+    root = 1
+    while number:
+        number >>= 2
+        root <<= 1
+    return root
+
+
+def _misleads(ranks: list[int], at: int) -> bool:
+    before = _run(ranks[max(0, at - WINDOW) : at][::-1])
+    after = _run(ranks[at + 1 : at + 1 + WINDOW])
+    if not before[0] or not after[0]:
+        return False
+    frequent = before[1] + after[1] + 2
+    return frequent * FEW < frequent + before[0] + after[0]
+
+
+def _run(ranks: list[int]) -> tuple[int, int]:
+    """How many lines without a match, and how many frequent ones, until an ordinary one."""
+    end = ranks.index(1) if 1 in ranks else len(ranks)
+    return ranks[:end].count(0), ranks[:end].count(2)
 
 
 def _ranges(gone: bytearray, come: bytearray) -> Iterator[Opcode]:
@@ -91,9 +143,9 @@ def _past(flags: bytearray, at: int) -> int:
 class _Flags:
     """Which lines of one text are changed, and the group of them that is being looked at."""
 
-    def __init__(self, lines: list[bytes]) -> None:
+    def __init__(self, lines: list[bytes], flags: bytearray) -> None:
         self.lines = lines
-        self.flags = bytearray(len(lines))
+        self.flags = flags
         self.start = self.end = 0
 
     def first(self) -> None:

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from .about import decode_about
 from .apply import Journal, JournalFile, Staging, Transaction, give_back, unknown_in
-from .attribution import Makers, intervals
 from .beneath import Beneath
 from .diff import diff_trees, entry_at
 from .disk import GONE
+from .edits import Edits
 from .errors import BadInput, Damaged, TurnmarkError
 from .history import History, MarkSpec, read_snapshot
 from .model import EMPTY_TREE, Mark, Oid, RelPath, Snapshot, show_path
-from .plan import Left, Plan, State, Step, changed_paths, make_plan
+from .plan import Left, Plan, State, Step, make_plan
 from .reading import NotAFile, read_stable
 from .recorder import Recorder, Seen
 from .store import Store, explain
@@ -115,48 +116,16 @@ def _plan(recorder: Recorder, request: Request, now: State, then: State) -> Resu
 
 
 def _of_the_person(recorder: Recorder, request: Request, now: State) -> frozenset[RelPath]:
+    store = recorder.store
     if request.op != "rollback":
         return frozenset()
+    history = History(store, recorder.root.id)
     try:
-        return edited_by_person(recorder.store, recorder.root.id, request.target, now)
+        return Edits(history, partial(stored_state, store), now).by_person(request.target)
     except Damaged:
         if request.mine_stays:
             raise
         return frozenset()  # what a preview says is no reason to refuse the way back
-
-
-def edited_by_person(store: Store, workspace: str, since: Oid, now: State) -> frozenset[RelPath]:
-    """The paths that the person, as far as can be told, changed between a snapshot and now."""
-    history = History(store, workspace)
-    makers = Makers(list(history.marks()))
-    first = read_snapshot(store, since)
-    later = {s.seq: s for s in _whole(history, first.seq)}
-    states = _States(store, later.values(), now)
-    found = intervals(makers, {seq: one.id for seq, one in later.items()}, first.seq, None)
-    own = (one for one in found if one.maker.may_be_person)
-    return frozenset(path for one in own for path in states.differing(one.old, one.new))
-
-
-def _whole(history: History, since: int) -> Iterator[Snapshot]:
-    for seq in sorted(seq for seq in history.snapshot_ids if seq >= since):
-        found = read_snapshot(history.store, history.snapshot_ids[seq])
-        if not found.partial:
-            yield found
-
-
-class _States:
-    """States by the ids of their snapshots; None is now."""
-
-    def __init__(self, store: Store, snapshots: Iterable[Snapshot], now: State) -> None:
-        self._store = store
-        self._snapshots = {one.id: one for one in snapshots}
-        self._now = now
-
-    def differing(self, old: Oid, new: Oid | None) -> set[RelPath]:
-        return changed_paths(self._state(old), self._state(new))
-
-    def _state(self, oid: Oid | None) -> State:
-        return self._now if oid is None else stored_state(self._store, self._snapshots[oid])
 
 
 def _target_state(store: Store, request: Request) -> State:

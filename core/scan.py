@@ -15,8 +15,8 @@ from array import array
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from .about import Usual, note, read_note
 from .beneath import Beneath
@@ -35,7 +35,7 @@ from .model import (
     join,
     parents,
 )
-from .objects import NO_NAMES, Kind, encode_tree, hash_object, parse_tree
+from .objects import NO_NAMES, Kind, encode_tree, encode_tree_in_order, hash_object, parse_tree
 from .reading import READ, RECENT_NS, NotAFile, is_fresh, read_stable
 from .rules import STAGING_PREFIX, DirRules, RuleSet
 from .worktree import Dir, WorkTree
@@ -91,6 +91,25 @@ class Frame:
     before: dict[bytes, Entry] = field(default_factory=dict)
     known: dict[str, int] = field(default_factory=dict)
     known_stats: array[int] = field(default_factory=lambda: array("q"))
+
+
+class Outcome(NamedTuple):
+    """What a directory turned out to be, for the one above it."""
+
+    path: RelPath
+    old: Dir | None
+    left_out: GapReason | None
+    found: Dir
+
+
+class Task(NamedTuple):
+    """What is to be done in a directory: names to look at, and those whose new trees are known."""
+
+    names: set[bytes]
+    below: set[bytes]
+
+
+Done = dict[RelPath, Outcome]
 
 
 class Look:
@@ -155,7 +174,7 @@ class Look:
             stack.pop()
             if not stack:
                 return found
-            self._take(stack[-1], frame, found)
+            self._take(stack[-1], _outcome(frame, found))
 
     def _enter_child(self, frame: Frame, name: bytes) -> Frame | None:
         path = join(frame.path, name)
@@ -413,9 +432,9 @@ class Look:
         frame.perms, frame.gaps = read_note(old.note)
         frame.inside = set(old.entered())
 
-    def _take(self, frame: Frame, child: Frame, found: Dir) -> None:
+    def _take(self, frame: Frame, child: Outcome) -> None:
         """Enters what a child turned out to be into its parent."""
-        name = child.path.rpartition(b"/")[2]
+        name, found = child.path.rpartition(b"/")[2], child.found
         if child.left_out is not None and not found.raw:
             self._forget(child.path)
             if frame.same:
@@ -504,16 +523,15 @@ class Look:
         """How many paths differ from the record: contents, kinds, modes, empty directories."""
         old = frame.old
         perms = read_note(old.note)[0] if old is not None and old.note else {}
-        names = frame.entries.keys() | frame.before.keys() | perms.keys() | frame.perms.keys()
-        for name in names:
+        differ = frame.entries.items() ^ frame.before.items()
+        for name in {name for name, _ in (*differ, *(perms.items() ^ frame.perms.items()))}:
             one, other = frame.before.get(name), frame.entries.get(name)
             if (one and one.mode == TREE) or (other and other.mode == TREE):
                 self.changed += bool(one and other and one.mode != other.mode)
-            elif one != other or perms.get(name) != frame.perms.get(name):
+            else:
                 self.changed += 1
-        self.files -= sum(
-            1 for n, e in frame.before.items() if e.mode != TREE and n not in frame.entries
-        )
+        for name in frame.before.keys() - frame.entries.keys():
+            self.files -= frame.before[name].mode != TREE
         if old is None:
             self.changed += not found.raw and frame.path != ROOT and not frame.left_out
         else:
@@ -555,11 +573,11 @@ class Look:
 
         False if rules above have changed unseen, so that only a full look tells the truth.
         """
-        done: dict[RelPath, tuple[Frame, Dir]] = {}
+        done: Done = {}
         pending = Deepest(by_parent)
-        while (task := pending.pop()) is not None:
-            path, names = task
-            if not names and (spliced := self._splice(path, done)) is not None:
+        while (path := pending.next()) is not None:
+            task = pending.pop(path)
+            if (spliced := self._splice(path, task, done)) is not None:
                 done[path] = spliced
                 pending.ask_parent(path, look=False)
                 continue
@@ -570,45 +588,98 @@ class Look:
             if frame.old is None or frame.rules.fingerprint != frame.old.rules:
                 return False
             try:
-                self._update_names(frame, names, done)
+                self._update_names(frame, task, done)
             except OSError as error:  # the directory went away while it was looked at
                 if error.errno not in GONE:
                     raise
                 pending.ask_parent(path, look=True)
                 continue
-            done[path] = (frame, self._finish(frame))
+            done[path] = _outcome(frame, self._finish(frame))
             pending.ask_parent(path, look=False)
         return True
 
-    def _splice(
-        self, path: RelPath, done: dict[RelPath, tuple[Frame, Dir]]
-    ) -> tuple[Frame, Dir] | None:
-        """A directory in which only the trees of known children are new: nothing to look at.
+    def _splice(self, path: RelPath, task: Task, done: Done) -> Outcome | None:
+        """A directory in which only files and trees on record have new contents.
 
         None where more than that may have to be written, which the long way finds out.
         """
-        old, rules = self.tree.get(path), self._rules.get(path)
-        if old is None or rules is None or rules.fingerprint != old.rules:
+        old = self.tree.get(path)
+        if old is None:
             return None
-        raw = old.raw
-        for name in old.entered():
-            child, found = done.get(join(path, name), (None, None))
-            if child is None or found is None:
-                continue
-            if child.old is None or not child.old.raw or not found.raw:
+        try:
+            rules = self._rules_of(path)
+            same = rules.fingerprint == old.rules
+            raw = self._with_trees(path, old.raw, task.below, done) if same else None
+            if raw is None or not task.names:
+                found = raw and old._replace(raw=raw)
+            else:
+                found = self._with_files(path, rules, old._replace(raw=raw), task.names)
+        except (OSError, NotAFile):
+            return None
+        return Outcome(path, old, None, self._spliced(path, old, found)) if found else None
+
+    def _spliced(self, path: RelPath, old: Dir, found: Dir) -> Dir:
+        if found.raw != old.raw:
+            found = found._replace(oid=self.sink.add("tree", found.raw))
+        if found != old:
+            self.changes[path] = found
+        return found
+
+    def _with_trees(self, path: RelPath, raw: bytes, below: set[bytes], done: Done) -> bytes | None:
+        """The tree with the new trees of its directories."""
+        for name in below:
+            child = done[join(path, name)]
+            if child.old is None or not child.old.raw or not child.found.raw:
                 return None
             known = b"40000 %s\0" % name
             if raw.count(known + child.old.oid) != 1:
                 return None  # also part of another name, with the same tree
-            raw = raw.replace(known + child.old.oid, known + found.oid)
-        return Frame(path, rules, old, old.mode, [], array("q")), self._with_tree(path, old, raw)
+            raw = raw.replace(known + child.old.oid, known + child.found.oid)
+        return raw
 
-    def _with_tree(self, path: RelPath, old: Dir, raw: bytes) -> Dir:
-        if raw == old.raw:
-            return old
-        found = replace(old, raw=raw, oid=self.sink.add("tree", raw))
-        self.changes[path] = found
-        return found
+    def _with_files(
+        self, path: RelPath, rules: DirRules, old: Dir, names: set[bytes]
+    ) -> Dir | None:
+        """The record with the new contents of its files, if nothing but contents is new."""
+        fd = self.beneath.dir(path)
+        if old.gaps or stat.S_IMODE(self.disk.fstat(fd).st_mode) != old.mode:
+            return None
+        entries, stats, changed = parse_tree(old.raw), array("q", old.stats), 0
+        places = {name: place * WIDTH for place, name in enumerate(old.names.split(b"\0"))}
+        for name in names:
+            at, entry = places.get(name), entries.get(name)
+            if at is None or entry is None or rules.verdict(name, False) != "capture":
+                return None
+            new = self._reread(path, fd, name, entry, stats, at)
+            if new is None:
+                return None
+            changed += new != entry
+            entries[name] = new
+        self.changed += changed
+        raw = encode_tree_in_order(entries) if changed else old.raw
+        return old._replace(raw=raw, stats=stats.tobytes())
+
+    def _reread(
+        self, path: RelPath, fd: int, name: bytes, entry: Entry, stats: array[int], at: int
+    ) -> Entry | None:
+        """The entry of a file that is what it was but for its contents, and these hold still."""
+        info, cap = self.disk.lstat(name, fd), self.ruleset.max_file_size
+        self._note_always(path, os.fsdecode(name), info)
+        if info.st_mode != stats[at] or not stat.S_ISREG(info.st_mode) or 0 < cap < info.st_size:
+            return None
+        if array("q", _numbers(info)) == stats[at : at + WIDTH]:
+            return entry
+        begun = time.time_ns()
+        found = read_stable(self.disk, fd, name)
+        if found.torn or found.stat.st_mode != info.st_mode or 0 < cap < len(found.data):
+            return None
+        _replace(stats, at, found.stat)
+        if _may_be_stale(name, found.stat, begun):
+            stats[at + 3] = DOUBT
+        oid = hash_object("blob", found.data)
+        if oid != entry.oid:
+            self.sink.add("blob", found.data, oid)
+        return Entry(entry.mode, oid)
 
     def _resume(self, path: RelPath) -> Frame | None:
         """The frame of a known directory as it was recorded; None if it cannot be entered now."""
@@ -632,11 +703,13 @@ class Look:
 
     def _rules_of(self, path: RelPath) -> DirRules:
         """Each rules file on the way is read once in a look."""
-        known = next((p for p in (path, *parents(path)) if p in self._rules), None)
+        if (kept := self._rules.get(path)) is not None:
+            return kept
+        known = next((p for p in parents(path) if p in self._rules), None)
         if known is None:
             known = ROOT
             self._rules[ROOT] = self._root_rules(self._recorded_gitignore(ROOT))
-        for name in path[len(known) :].strip(b"/").split(b"/") if path != known else []:
+        for name in path[len(known) :].strip(b"/").split(b"/") if path else ():
             above, known = known, join(known, name)
             gitignore = self._recorded_gitignore(known)
             self._rules[known] = self._rules[above].child(name, gitignore)
@@ -649,14 +722,11 @@ class Look:
             return None
         return self._gitignore(self.beneath.dir(path))
 
-    def _update_names(
-        self, frame: Frame, names: set[bytes], done: dict[RelPath, tuple[Frame, Dir]]
-    ) -> None:
-        for name in names:
+    def _update_names(self, frame: Frame, task: Task, done: Done) -> None:
+        for name in task.names:
             self._update_name(frame, name)
-        for name in frame.inside - names:
-            if (child := done.get(join(frame.path, name))) is not None:
-                self._take(frame, *child)
+        for name in frame.inside & task.below - task.names:
+            self._take(frame, done[join(frame.path, name)])
 
     def _update_name(self, frame: Frame, name: bytes) -> None:
         fd = self.beneath.dir(frame.path)
@@ -676,7 +746,7 @@ class Look:
         if name in frame.inside:
             child = self._enter_child(frame, name)
             if child is not None:
-                self._take(frame, child, self._visit(child))
+                self._take(frame, _outcome(child, self._visit(child)))
         elif was_inside:
             self._forget(join(frame.path, name))
 
@@ -732,6 +802,10 @@ class Look:
         return seen.most_common(1)[0][0] if seen else self.usual.dir
 
 
+def _outcome(frame: Frame, found: Dir) -> Outcome:
+    return Outcome(frame.path, frame.old, frame.left_out, found)
+
+
 def _noted_anew(path: RelPath, found: Dir, old: Usual, usual: Usual) -> Dir:
     """A record whose line says what is unusual by another measure."""
     perms, gaps = read_note(found.note)
@@ -742,7 +816,7 @@ def _noted_anew(path: RelPath, found: Dir, old: Usual, usual: Usual) -> Dir:
             rare[name] = mode
     own = found.mode if found.mode != usual.dir else None
     line = note(path, own, not found.raw and path != ROOT, rare, gaps)
-    return replace(found, note=line)
+    return found._replace(note=line)
 
 
 class Deepest:
@@ -753,13 +827,14 @@ class Deepest:
 
     def __init__(self, names: dict[RelPath, set[bytes]]) -> None:
         self._names = names
+        self._below: dict[RelPath, set[bytes]] = {}
         self._order = sorted(map(_in_tree_order, names))
 
-    def pop(self) -> tuple[RelPath, set[bytes]] | None:
-        if not self._order:
-            return None
-        path = RelPath(self._order.pop().replace(b"\0", b"/"))
-        return path, self._names.pop(path)
+    def next(self) -> RelPath | None:
+        return RelPath(self._order.pop().replace(b"\0", b"/")) if self._order else None
+
+    def pop(self, path: RelPath) -> Task:
+        return Task(self._names.pop(path), self._below.pop(path, set()))
 
     def ask_parent(self, path: RelPath, *, look: bool) -> None:
         """Has the parent take the new tree of a directory, or look at it by name once more."""
@@ -770,8 +845,7 @@ class Deepest:
         if parent not in self._names:
             self._names[parent] = set()
             insort(self._order, _in_tree_order(parent))
-        if look:
-            self._names[parent].add(name)
+        (self._names if look else self._below).setdefault(parent, set()).add(name)
 
 
 def _in_tree_order(path: RelPath) -> bytes:

@@ -309,7 +309,10 @@ class Store:
         self._asked += 1
         if self._asked == ASKED_MANY:
             self._gather_more()
-        return any(pack.place(oid) is not None for pack in self._large)
+        for pack in self._large:  # noqa: SIM110 - asked once per object, and most often empty
+            if pack.place(oid) is not None:
+                return True
+        return False
 
     def _gather_more(self) -> None:
         """Where many objects are asked for, the ids of middling packs are gathered as well."""
@@ -432,9 +435,11 @@ class Writer:
         oid = oid or hash_object(kind, data)
         try:
             if not self.holds(oid):
-                self._open_pack().add(kind, oid, data)
+                pack = self._open_pack()
+                pack.add(kind, oid, data)
                 self.objects += 1
-                self._split()
+                if pack.size > PACK_BYTES or len(pack) >= PACK_OBJECTS:
+                    self._finish_pack(sync=True)  # memory stays flat, an interruption cheap
         except OSError as error:
             raise explain(error, "write to the store", self.store.base) from error
         return oid
@@ -451,12 +456,6 @@ class Writer:
         if self._pack is None:
             self._pack = PackWriter(self.store.disk, f"{self.store.base}/objects/pack")
         return self._pack
-
-    def _split(self) -> None:
-        """Keeps memory flat and an interruption cheap."""
-        pack = self._pack
-        if pack is not None and (pack.size > PACK_BYTES or len(pack) >= PACK_OBJECTS):
-            self._finish_pack(sync=True)
 
     def _finish_pack(self, *, sync: bool) -> None:
         pack = self._pack

@@ -195,12 +195,16 @@ class Timeline:
             counts=Counts(snapshot.changed),
             gaps=snapshot.gaps,
             pinned=snapshot.id in self.history.pins,
-            by=self.makers.at(snapshot.seq),
+            by=self.maker(snapshot),
         )
 
     @cached_property
     def makers(self) -> Makers:
         return Makers(self.marks)
+
+    def maker(self, snapshot: Snapshot) -> Maker:
+        """Who made what a snapshot holds otherwise than the one before it."""
+        return FOUND if snapshot.prev is None else self.makers.at(snapshot.seq)
 
     @cached_property
     def _seqs(self) -> dict[Oid, int]:

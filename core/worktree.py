@@ -11,7 +11,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .about import Usual
 from .model import ROOT, Oid, RelPath, join
@@ -23,8 +23,7 @@ COLUMNS = "path, mode, oid, raw, names, stats, note, rules, subdirs, files, gaps
 DAMAGE = (sqlite3.DatabaseError, ValueError, KeyError, TypeError)
 
 
-@dataclass(frozen=True, slots=True)
-class Dir:
+class Dir(NamedTuple):
     """One directory: its git tree, and the stat of each name as proof that it still is so."""
 
     mode: int

@@ -169,7 +169,8 @@ def test_diff_tells_of_permissions_that_git_does_not_know(turnmark, work, said):
     build(work, {"a": "x", "b": "y", "c": "z"})
     turnmark("snapshot")
     (work / "a").chmod(0o600)
-    assert said("diff")["modes"] == [{"path": "a", "old": "0644", "new": "0600"}]
+    mode = {"path": "a", "old": "0644", "new": "0600", "by": ["person"]}
+    assert said("diff")["modes"] == [mode]
 
 
 def test_private_contents_are_shown_only_when_asked_for(turnmark, work):

@@ -21,6 +21,7 @@ from core.timeline import Timeline
 from core.turns import begin, end
 from core.undo import standing_turns
 from core.without import Side
+from tests import transcript
 from tests.faults import die_at_each
 from tests.stores import ALL, Bench, fsck
 from tests.trees import Dir, File, Image, Leaf, Link, build, image
@@ -338,13 +339,18 @@ def three_states(base: Path) -> tuple[Bench, Wish, Image, Image]:
     turn(bench, {"f": replaced(TEXT, _3="x"), "made/new": "n"}, "gone", "d")
     build(bench.path, {"f": replaced(TEXT, _3="x", _9="mine"), "later": "l"})
     before = image(bench.path)
-    return bench, wish(bench, "turn:1"), before, {
-        b"f": ("file", 0o644, replaced(TEXT, _9="mine").encode()),
-        b"gone": ("file", 0o644, b"back"),
-        b"d": ("dir", 0o755),
-        b"d/e": ("dir", 0o700),
-        b"later": ("file", 0o644, b"l"),
-    }
+    return (
+        bench,
+        wish(bench, "turn:1"),
+        before,
+        {
+            b"f": ("file", 0o644, replaced(TEXT, _9="mine").encode()),
+            b"gone": ("file", 0o644, b"back"),
+            b"d": ("dir", 0o755),
+            b"d/e": ("dir", 0o700),
+            b"later": ("file", 0o644, b"l"),
+        },
+    )
 
 
 def run_revert(bench: Bench, wanted: Wish, disk: Disk) -> None:
@@ -382,8 +388,6 @@ def test_killed_at_every_step_it_is_finished_or_was_never_begun(tmp_path: Path) 
 
 
 def test_the_command_says_what_the_transcript_says(turnmark, tmp_path, monkeypatch):
-    from tests import transcript
-
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

@@ -8,6 +8,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import termios
 import time
 
@@ -207,7 +208,17 @@ def test_an_interrupt_is_the_agents(terminal, live, work):
 
 
 def test_an_agent_that_an_interrupt_kills_ends_its_turn_as_interrupted(terminal, live, work):
-    on = terminal("run", "--", "sh", "-c", "echo 2 > a; echo ready; sleep 60")
+    # no shell: dash loses an interrupt that comes between its fork and exec
+    agent = "\n".join(
+        (
+            "import signal, time",
+            "signal.signal(signal.SIGINT, signal.SIG_DFL)",
+            "open('a', 'w').write('2')",
+            "print('ready', flush=True)",
+            "time.sleep(60)",
+        )
+    )
+    on = terminal("run", "--", sys.executable, "-c", agent)
     on.until("ready")
     on.type("\x03")
     assert on.end() == 130

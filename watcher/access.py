@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from core.disk import REAL
 from core.errors import BadInput, Busy, NoStore, TurnmarkError
-from core.model import ROOT, Point, RelPath, rfc3339
+from core.model import ROOT, Maker, Point, RelPath, rfc3339
 from core.recorder import Recorder, Taken, registry_path
 from core.refs import TOP
 from core.rollback import finish_interrupted
@@ -270,7 +270,13 @@ def point_json(point: Point) -> dict[str, object]:
         "deletions": counts.deletions if counts else None,
         "gaps": point.gaps,
         "pinned": point.pinned,
+        **maker_json(point.by),
     }
+
+
+def maker_json(maker: Maker | None) -> dict[str, object]:
+    """Who made a change: `turn`, `shared` by several, `person`, `rollback`, `found`, `mixed`."""
+    return {"by": maker.who if maker else None, "by_turns": list(maker.turns) if maker else []}
 
 
 def rel_path(context: Context, root: Root, text: str) -> RelPath:

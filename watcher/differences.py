@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from core.diff import diff_trees, dirs_of, entry_at, files_of
-from core.model import LINK, Entry, RelPath, is_within, show_path
+from core.model import LINK, Entry, Maker, RelPath, is_within, show_path
 from core.patch import FileChange, Read, find_renames, numstat
 from core.plan import State
 
@@ -33,6 +33,8 @@ class Difference:
     came: list[RelPath]
     went: list[RelPath]
     read: Read = field(repr=False)
+    by: Mapping[RelPath, tuple[Maker, ...]] = field(default_factory=dict)
+    """Who changed each path, where that was asked for."""
 
     def __bool__(self) -> bool:
         return bool(self.changes or self.modes or self.came or self.went)
@@ -54,6 +56,22 @@ def difference(old: State, new: State, tops: tuple[RelPath, ...] = ()) -> Differ
         [path for path in _new_dirs(old, new) if _asked(path, tops)],
         [path for path in _new_dirs(new, old) if _asked(path, tops)],
         read,
+    )
+
+
+def made_by(found: Difference, who: str) -> Difference:
+    """Only what a `turn`, or the `person`, had a part in."""
+
+    def asked(path: RelPath | None) -> bool:
+        makers = found.by.get(path, ()) if path is not None else ()
+        return any(m.is_agent if who == "turn" else m.may_be_person for m in makers)
+
+    return replace(
+        found,
+        changes=[one for one in found.changes if asked(one.path) or asked(one.old_path)],
+        modes=[moded for moded in found.modes if asked(moded.path)],
+        came=[path for path in found.came if asked(path)],
+        went=[path for path in found.went if asked(path)],
     )
 
 
@@ -157,7 +175,12 @@ def as_json(found: Difference) -> dict[str, object]:
     return {
         "changes": [_change_json(found, change) for change in found.changes],
         "modes": [
-            {"path": show_path(m.path), "old": octal(m.old), "new": octal(m.new)}
+            {
+                "path": show_path(m.path),
+                "old": octal(m.old),
+                "new": octal(m.new),
+                "by": _by_json(found, m.path),
+            }
             for m in found.modes
         ],
         "dirs_added": [show_path(path) for path in found.came],
@@ -174,4 +197,11 @@ def _change_json(found: Difference, change: FileChange) -> dict[str, object]:
         "insertions": stat[0] if stat else 0,
         "deletions": stat[1] if stat else 0,
         "binary": stat is None,
+        "by": _by_json(found, change.path, change.old_path),
     }
+
+
+def _by_json(found: Difference, *paths: RelPath | None) -> list[str]:
+    """Turns as SESSION/TURN, others by what they are."""
+    makers = [maker for path in paths if path is not None for maker in found.by.get(path, ())]
+    return list(dict.fromkeys(name for m in makers for name in m.turns or (m.who,)))

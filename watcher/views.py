@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import click
 
+from core.edits import Edits
 from core.errors import BadInput
 from core.history import History, read_snapshot
-from core.model import Oid, Point, RelPath
+from core.model import Maker, Oid, Point, RelPath
 from core.plan import State
 from core.recorder import Recorder
 from core.rollback import seen_state, stored_state
@@ -26,6 +27,9 @@ from .output import note
 
 dir_option = click.option("--dir", "directory", metavar="DIR", help="A workspace other than this.")
 full_option = click.option("--full", is_flag=True, help="Print all of it, however long.")
+
+
+MadeBy = dict[RelPath, tuple[Maker, ...]]
 
 
 @dataclass
@@ -59,6 +63,11 @@ class View:
 
     def state(self, oid: Oid) -> State:
         return stored_state(self.store, read_snapshot(self.store, oid))
+
+    def made_by(self, old: Oid, new: Oid | None, now: State | None = None) -> MadeBy:
+        """Who changed each path between two snapshots, or since one."""
+        edits = Edits(self.history(), partial(stored_state, self.store), now)
+        return edits.by_path(old, new)
 
     def state_now(self) -> State:
         """The workspace as it is; looks without any lock, so that no writer has to wait."""

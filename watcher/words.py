@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from core.model import Oid, RelPath, show_path
+from core.model import Maker, Oid, RelPath, show_path
 
 from .output import clean, is_terminal, width
 
@@ -43,6 +43,15 @@ def capped(lines: Sequence[str], *, full: bool, most: int = LINES_OF_A_GROUP) ->
 def named(path: RelPath) -> str:
     """A path of the workspace for people; its root has no name of its own."""
     return clean(show_path(path)) if path else "."
+
+
+def made_by(maker: Maker | None) -> str:
+    """For people, to whom the person is `you`."""
+    if maker is None:
+        return ""
+    if maker.turns:
+        return " + ".join([*maker.turns, *(["others"] if maker.who == "mixed" else [])])
+    return {"person": "you", "found": "found", "rollback": "rollback"}.get(maker.who, maker.who)
 
 
 def octal(mode: int) -> str:

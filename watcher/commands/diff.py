@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import click
 
 from core.diff import entry_at
 from core.errors import BadInput
-from core.model import RelPath
+from core.model import Oid, RelPath
 from core.patch import FileChange, quoted, render
 from core.plan import State
 from core.versions import gap_at
@@ -23,6 +24,7 @@ from ..differences import (
     change_lines,
     difference,
     is_private,
+    made_by,
     total,
 )
 from ..output import answer, clean_text, is_terminal, note, put
@@ -30,6 +32,7 @@ from ..views import View, dir_option, full_option, open_view, private_paths, say
 from ..words import MEANING, count, named, octal
 
 MOST_LINES = 80
+MAKERS = ("turn", "person")
 PATHS = "turnmark.diff.paths"
 BOLD, RED, GREEN, CYAN, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[36m", "\x1b[0m"
 MARKS = {"+": GREEN, "-": RED, "@": CYAN}
@@ -50,6 +53,7 @@ class WithPaths(click.Command):
 @click.command(cls=WithPaths, epilog="Without a point: what changed since the newest one.")
 @click.argument("points", nargs=-1, metavar="[POINT [POINT]]")
 @click.option("--stat", is_flag=True, help="Only which files, and how many lines.")
+@click.option("--by", type=click.Choice(MAKERS), help="Only what turns, or you, changed.")
 @click.option("--private", is_flag=True, help="Show the contents of private files too.")
 @full_option
 @dir_option
@@ -60,6 +64,7 @@ def command(
     context: Context,
     points: tuple[str, ...],
     stat: bool,
+    by: str | None,
     private: bool,
     full: bool,
     directory: str | None,
@@ -69,22 +74,31 @@ def command(
         raise click.UsageError("At most two points; paths stand behind --.")
     view = open_view(context, directory)
     tops = tuple(rel_path(context, view.root, path) for path in ctx.meta[PATHS])
-    names, states = _sides(view, points)
+    names, states, ids = _sides(view, points)
     found = difference(*states, tops)
-    if not found:
-        for top in tops:
-            _check_there(top, names, states)
+    for top in () if found else tops:
+        _check_there(top, names, states)
+    if by or context.json:
+        found = replace(found, by=view.made_by(*ids, states[1]))
+    found = made_by(found, by) if by else found
     hidden = (lambda _: False) if private else private_paths(context, view.root)
     if context.json:
         answer(context, {"from": names[0], "to": names[1], **as_json(found)})
     elif not context.quiet:
         _print(context, _stat(found, full=full) if stat else _patch(found, hidden), full=full)
-        if not found:
-            note(context, f"Nothing differs between {names[0]} and {names[1]}.")
+        _say_same(context, found, names, by)
     say_damage(context, view.timeline.damage)
 
 
-def _sides(view: View, points: tuple[str, ...]) -> tuple[tuple[str, str], tuple[State, State]]:
+def _say_same(context: Context, found: Difference, names: tuple[str, str], by: str | None) -> None:
+    if not found:
+        who = {"turn": " by a turn", "person": " by you"}.get(by or "", "")
+        note(context, f"Nothing differs{who} between {names[0]} and {names[1]}.")
+
+
+def _sides(
+    view: View, points: tuple[str, ...]
+) -> tuple[tuple[str, str], tuple[State, State], tuple[Oid, Oid | None]]:
     """From, and to."""
     if not points and not view.points:
         say_damage(view.context, view.timeline.damage)
@@ -92,9 +106,10 @@ def _sides(view: View, points: tuple[str, ...]) -> tuple[tuple[str, str], tuple[
     first = view.resolve(points[0] if points else "@")
     old = view.state(first.snapshot)
     if len(points) < 2:
-        return (first.label, "now"), (old, view.state_now())
+        return (first.label, "now"), (old, view.state_now()), (first.snapshot, None)
     second = view.resolve(points[1])
-    return (first.label, second.label), (old, view.state(second.snapshot))
+    states = old, view.state(second.snapshot)
+    return (first.label, second.label), states, (first.snapshot, second.snapshot)
 
 
 def _check_there(path: RelPath, names: tuple[str, str], states: tuple[State, State]) -> None:

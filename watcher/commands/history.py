@@ -8,11 +8,13 @@ from core.errors import BadInput
 from core.model import LINK, TREE, rfc3339, show_path
 from core.versions import Version, history_of
 
-from ..access import rel_path
+from ..access import maker_json, rel_path
 from ..context import Context, pass_context
 from ..output import Table, age, answer, size
 from ..views import View, dir_option, open_view, say_damage
-from ..words import named, octal, short
+from ..words import made_by, named, octal, short
+
+COLUMNS = ("POINT", "ID", "WHEN", "SIZE", "MODE", "BY", "STATE")
 
 
 @click.command(epilog="Print a version with `turnmark cat ID PATH`.")
@@ -37,7 +39,7 @@ def command(context: Context, path: str, directory: str | None, limit: int) -> N
     shown = versions[:limit] if limit else versions
     data = {"path": show_path(where), "versions": [_json(view, found) for found in shown]}
     rows = [_row(view, found) for found in shown]
-    answer(context, data, Table(("POINT", "ID", "WHEN", "SIZE", "MODE", "STATE"), rows, ("SIZE",)))
+    answer(context, data, Table(COLUMNS, rows, ("SIZE",)))
     say_damage(context, history.damage)
 
 
@@ -50,6 +52,7 @@ def _row(view: View, found: Version) -> tuple[object, ...]:
         age(found.snapshot.time_ns),
         "" if length is None else size(length),
         "" if found.mode is None else octal(found.mode),
+        made_by(view.timeline.maker(found.snapshot)),
         _state(found),
     )
 
@@ -84,4 +87,5 @@ def _json(view: View, found: Version) -> dict[str, object]:
         "oid": entry.oid.hex() if entry else None,
         "gap": found.gap,
         "note": found.snapshot.note,
+        **maker_json(view.timeline.maker(found.snapshot)),
     }

@@ -160,5 +160,6 @@ def _kind(point: Point) -> str:
     words: list[str] = ["before" if point.kind == "before-rollback" else point.kind]
     if point.kind == "turn":
         status = point.status or ("ok" if point.end else "open")
-        words = [f"turn {point.turn}", *([status] if status != "ok" else [])]
+        beside = ["shared"] if point.by and point.by.who == "shared" else []
+        words = [f"turn {point.turn}", *beside, *([status] if status != "ok" else [])]
     return ", ".join([*words, *(["pinned"] if point.pinned else [])])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
 from core.about import About
+from core.attribution import together
 from core.history import read_snapshot
 from core.model import Gap, Oid, Point, Snapshot, rfc3339, show_path
 from core.timeline import Target
@@ -23,6 +24,7 @@ from ..words import (
     columns,
     count,
     local_time,
+    made_by,
     named,
     one_line,
     path_line,
@@ -79,7 +81,8 @@ def _parts(view: View, target: Target) -> Iterator[Part]:
 
 
 def _between(view: View, old: Oid, new: Oid) -> Difference:
-    return difference(view.state(old), view.state(new))
+    found = difference(view.state(old), view.state(new))
+    return replace(found, by=view.made_by(old, new))
 
 
 # For people
@@ -134,11 +137,20 @@ def _part_lines(parts: list[Part], full: bool) -> Iterator[str]:
 
 def _part_title(part: Part) -> str:
     if part.name == "turn":
-        what = "Changed by this turn" if part.difference else "This turn changed nothing."
+        what = f"Changed by this turn{_by(part)}"
+        what = what if part.difference else "This turn changed nothing."
     else:
         what = "Changed since" if part.difference else "Nothing had changed since"
-        what = f"{what} {part.name}{'' if part.difference else '.'}"
+        what = f"{what} {part.name}{_by(part) if part.difference else '.'}"
     return f"{what}: {total(part.difference)}" if part.difference else what
+
+
+def _by(part: Part) -> str:
+    """Who it was, unless that goes without saying."""
+    who = together(maker for makers in part.difference.by.values() for maker in makers)
+    if part.name != "turn":
+        return f" by {made_by(who)}" if who else ""
+    return f", which ran beside others ({made_by(who)})" if who and who.who == "shared" else ""
 
 
 def _gap_lines(about: About, full: bool) -> Iterator[str]:
