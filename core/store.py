@@ -314,6 +314,13 @@ class Store:
                 return True
         return False
 
+    def warm_up(self) -> None:
+        """What the first big change would have to wait for, done before anybody waits."""
+        self.packs()
+        if self._to_gather:
+            self._gather()
+        self._gather_more()
+
     def _gather_more(self) -> None:
         """Where many objects are asked for, the ids of middling packs are gathered as well."""
         for pack in self._large:

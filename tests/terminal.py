@@ -15,7 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 DEADLINE = 20
 # It becomes the controlling terminal, so that a typed Ctrl-C is a signal.
-START = (
+START = (  # who runs the tests may have had interrupts ignored, as for jobs in the background
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     "from watcher.cli import main; sys.exit(main())"
 )

@@ -45,7 +45,9 @@ class Terminal:
         self.shown = ""
         self.ours, theirs = pty.openpty()
         termios.tcsetwinsize(theirs, (24, 200))
-        start = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); " + COMMAND[-1]
+        # who runs the tests may have had interrupts ignored, as for jobs in the background
+        start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        start += "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); " + COMMAND[-1]
         self.process = subprocess.Popen(
             [*COMMAND[:-1], start, *words],
             cwd=work,

@@ -527,8 +527,8 @@ def test_new_rules_hold_from_the_next_snapshot_on(tmp_path: Path) -> None:
         live.change(rules=RuleSet(exclude=("a/",)))
         until(lambda: live.newest() == {"c/d": "2"})
         until(lambda: live.workspace.progress()[1] == 2)
-        live.change(rules=RULES)
         live.write("a/b", "3")
+        live.change(rules=RULES)
         until(lambda: live.newest() == {"a/b": "3", "c/d": "2"})
 
 

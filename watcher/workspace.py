@@ -206,6 +206,8 @@ class Workspace:
         finish_interrupted(self.recorder)
         self._open_source()
         self._baseline(self.recorder)
+        self.recorder.tree.save()
+        store.warm_up()
         self._settle_state()
         self.ready.set()
 
