@@ -11,10 +11,13 @@ compressing pool inside one write.
   gitignore, rules, about   .gitignore syntax; what is captured; what a git tree cannot say of it
   reading           one file, whole or known to be torn
   worktree, scan    the tree as last seen, kept as a cache; the look that brings it up to date
+  gitcontext        what the user's own git says of a moment
   history, recorder snapshots and marks as commits and tags; the one place where history grows
-  diff, lines, patch        trees, lines and patches compared
+  diff, lines, patch, merge trees, lines and patches compared; three texts made one
   timeline, counts, versions, turns, undo   the read side: points, turns, what undo takes back
+  attribution, edits        who made what changed: a turn, the person, a rollback
   plan, apply, rollback   what a rollback would do; doing it; finishing one that was killed
+  without, revert   the workspace without what some turns changed; making it so
   retention, sweep, consolidate, clear   keeping the store small; removing it
   verify, rescue, repair, backup   keeping it whole, and a copy elsewhere
   sessions, imports         agents' own states of their sessions; stores of the predecessor

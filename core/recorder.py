@@ -21,6 +21,7 @@ from .about import Usual, decode_about, encode_about
 from .beneath import Beneath
 from .diff import diff_trees
 from .errors import Damaged, TurnmarkError
+from .gitcontext import git_context
 from .history import History, MarkSpec, mark_ref, snapshot_ref, write_mark, write_snapshot
 from .model import EMPTY_TREE, PLANNED, ROOT, TREE, Entry, Mark, Oid, RelPath, Snapshot
 from .objects import Kind, encode_tree, hash_object
@@ -332,7 +333,7 @@ class Recorder:
             agent=spec.agent,
             status=spec.status,
             gaps=snapshot.gaps,
-            extra=spec.extra,
+            extra=self._noted(spec.extra),
             prev=self.last_mark,
         )
         return write_mark(writer, mark)
@@ -342,6 +343,11 @@ class Recorder:
         if self._marks is None:
             self._marks = list(History(self.store, self.root.id).marks())
         return self._marks
+
+    def _noted(self, extra: dict[str, object]) -> dict[str, object]:
+        """With what the user's git says at this moment, where there is one."""
+        found = git_context(self.store.disk, self.root.path)
+        return {**extra, "git": found.as_json()} if found else extra
 
     def _marked(self, snapshot: Oid) -> bool:
         """Whether some mark points at the snapshot already."""

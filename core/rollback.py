@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from .diff import diff_trees, entry_at
 from .disk import GONE
 from .edits import Edits
 from .errors import BadInput, Damaged, TurnmarkError
+from .gitcontext import from_json, git_context, moved
 from .history import History, MarkSpec, read_snapshot
 from .model import EMPTY_TREE, Mark, Oid, RelPath, Snapshot, show_path
 from .plan import Left, Plan, State, Step, make_plan
@@ -112,7 +113,17 @@ def _plan(recorder: Recorder, request: Request, now: State, then: State) -> Resu
     plan = make_plan(now, then, request.target, request.paths, stays)
     _check_paths(store, request, plan, then)
     lost = tuple(sorted({step.path for step in plan.steps} & mine))
-    return replace(planned_result(recorder, request, plan), mine=lost)
+    warnings = tuple(_git_moved(recorder, request)) if plan.steps else ()
+    return replace(planned_result(recorder, request, plan), mine=lost, warnings=warnings)
+
+
+def _git_moved(recorder: Recorder, request: Request) -> Iterator[str]:
+    """Where the user's HEAD is another than at the newest mark of the point, or before it."""
+    marks = list(History(recorder.store, recorder.root.id).marks())
+    at_point = [mark for mark in marks if mark.seq <= request.seq]
+    if request.op == "rollback" and at_point:
+        then = from_json(at_point[-1].extra.get("git"))
+        yield from moved(then, git_context(recorder.store.disk, recorder.root.path))
 
 
 def _of_the_person(recorder: Recorder, request: Request, now: State) -> frozenset[RelPath]:

@@ -351,14 +351,16 @@ def _modes(
     trees: Trees,
     results: Mapping[RelPath, Node | None],
 ) -> dict[RelPath, int]:
-    modes = dict(now.about.modes)
-    for path, node in results.items():
-        if node is not None and node.mode is not None:
-            modes[path] = node.mode
-        elif made.node(path, trees.entry(made.files, path)) is None:
-            modes.pop(path, None)
+    wanted = {path: None if node is None else node.mode for path, node in results.items()}
     came = {above for path, node in results.items() if node is not None for above in parents(path)}
     for path in came - results.keys() - {ROOT}:
         if not _is_dir(now.node(path, trees.entry(now.files, path))):
-            modes[path] = then.mode(path, TREE)
+            wanted[path] = then.mode(path, TREE)
+    modes = dict(now.about.modes)
+    for path, mode in wanted.items():
+        entry = trees.entry(made.files, path)
+        if mode is not None and mode != now.about.usual.of(entry.mode if entry else TREE):
+            modes[path] = mode
+        elif mode is not None or made.node(path, entry) is None:
+            modes.pop(path, None)  # only what is not usual is written down
     return modes

@@ -285,7 +285,7 @@ def test_a_point_has_exactly_the_keys_that_programs_rely_on():
     point = Point(n=1, id=bytes(20), seq=2, time_ns=0, kind="manual")  # type: ignore[arg-type]
     assert list(point_json(point)) == [
         *("n", "id", "seq", "time", "kind", "session", "turn", "turn_id", "agent", "label"),
-        *("status", "files", "insertions", "deletions", "gaps", "pinned"),
+        *("status", "files", "insertions", "deletions", "gaps", "pinned", "by", "by_turns", "git"),
     ]
 
 

@@ -15,7 +15,7 @@ from watcher.unprotected import lines, measure
 TAKEN = {"schema", "workspace", "id", "seq", "changed", "gaps", "durable"}
 POINT = {
     *("n", "id", "seq", "time", "kind", "session", "turn", "turn_id", "agent", "label", "status"),
-    *("files", "insertions", "deletions", "gaps", "pinned", "by", "by_turns"),
+    *("files", "insertions", "deletions", "gaps", "pinned", "by", "by_turns", "git"),
 }
 
 

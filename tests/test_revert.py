@@ -6,14 +6,14 @@ import os
 import random
 import shutil
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from core.disk import Disk
 from core.errors import BadInput
-from core.recorder import Recorder
+from core.plan import Left
+from core.recorder import Recorder, Taken
 from core.revert import Wish, preview_revert, revert, wish_for
 from core.rollback import Result, finish_interrupted, redo_request, undo_request
 from core.store import Store
@@ -23,10 +23,12 @@ from core.undo import standing_turns
 from core.without import Side
 from tests import transcript
 from tests.faults import die_at_each
+from tests.live import Live
 from tests.stores import ALL, Bench, fsck
 from tests.trees import Dir, File, Image, Leaf, Link, build, image
 
 Tree = dict[str | bytes, Leaf]
+SIDES: tuple[Side, ...] = ("", "markers", "mine", "theirs")
 TEXT = "".join(f"{n}\n" for n in range(1, 21))
 
 
@@ -72,7 +74,7 @@ def replaced(text: str, **lines: str) -> str:
     return "".join(f"{words.get(line, line)}\n" for line in text.splitlines())
 
 
-def reasons(left: tuple) -> dict[bytes, str]:
+def reasons(left: tuple[Left, ...]) -> dict[bytes, str]:
     return {one.path: one.reason for one in left}
 
 
@@ -142,7 +144,7 @@ def test_a_conflict_is_shown_and_nothing_is_half_done(bench: Bench, case: str) -
     old, by_turn, later, reason = CONFLICTS[case]
     build(bench.path, {**old, "other": "1"})
     bench.point()
-    turn(bench, {**by_turn, "other": "2"}, *old)
+    turn(bench, {**by_turn, "other": "2"}, *map(os.fsdecode, old))
     edit(bench.path, later, "f")
     before = image(bench.path)
     done = take_out(bench, "turn:1")
@@ -158,7 +160,7 @@ def test_a_side_settles_every_conflict(bench: Bench, case: str) -> None:
     build(bench.path, {**old, "other": "1"})
     bench.point()
     start = image(bench.path)
-    turn(bench, {**by_turn, "other": "2"}, *old)
+    turn(bench, {**by_turn, "other": "2"}, *map(os.fsdecode, old))
     edit(bench.path, later, "f")
     before = image(bench.path)
     assert b"f" in reasons(take_out(bench, "turn:1", side="mine").kept)
@@ -317,7 +319,7 @@ def test_whatever_happened_since_nothing_is_lost_and_the_undo_is_exact(
     for _ in range(4):
         before = image(bench.path)
         spec = f"s{dice.randrange(2)}/{dice.randint(1, 3)}"
-        side: Side = dice.choice(("", "markers", "mine", "theirs"))  # type: ignore[assignment]
+        side: Side = dice.choice(SIDES)
         done = take_out(bench, spec, side=side)
         assert done.outcome in ("done", "nothing", "conflicts")
         if done.outcome == "done":
@@ -327,6 +329,59 @@ def test_whatever_happened_since_nothing_is_lost_and_the_undo_is_exact(
             bench.go(redo_request(bench.store, bench.root.id))
         else:
             assert image(bench.path) == before
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_in_any_order_undos_go_back_exactly_and_as_many_redos_forward_again(
+    tmp_path: Path, seed: int
+) -> None:
+    """Agents, a person, reverts and rollbacks; every content that ever was can still be had."""
+    bench, dice = Bench(tmp_path), random.Random(200 + seed)
+    scribble(dice, bench.path)
+    points, ever, undos = [bench.point()], contents(bench), list[Image]()
+    for _ in range(12):
+        before = image(bench.path)
+        if step(bench, dice, points):
+            undos.append(before)
+        ever |= contents(bench)
+    states = [image(bench.path)]
+    while request := undo_request(bench.store, bench.root.id):
+        bench.go(request)
+        states.append(image(bench.path))
+        assert states[-1] == undos.pop()
+    assert not undos
+    for state in states[-2::-1]:
+        bench.go(redo_request(bench.store, bench.root.id))
+        assert image(bench.path) == state
+    assert ever <= bench.every_blob()
+    bench.close()
+    fsck(bench.store.base)
+
+
+def step(bench: Bench, dice: random.Random, points: list[Taken]) -> bool:
+    """Somebody does something; whether it was a revert or a rollback that did anything."""
+    kind = dice.choice(("hand", "turn", "turn", "revert", "revert", "back"))
+    if kind == "back":
+        return bench.back_to(dice.choice(points)).outcome == "done"
+    if kind == "revert":
+        number = some_turn(bench, dice)
+        side = dice.choice(SIDES)
+        return bool(number) and take_out(bench, number, side=side).outcome == "done"
+    if kind == "turn":
+        begin(bench.recorder, "s")
+    scribble(dice, bench.path)
+    points.append(end(bench.recorder, "s") if kind == "turn" else bench.point())
+    return False
+
+
+def some_turn(bench: Bench, dice: random.Random) -> str:
+    turns = [m.turn for m in bench.history().marks() if m.kind == "turn-begin"]
+    return f"s/{dice.choice(turns)}" if turns else ""
+
+
+def contents(bench: Bench) -> set[bytes]:
+    found = image(bench.path).values()
+    return {bytes(leaf[2]) for leaf in found if leaf[0] == "file"}  # type: ignore[call-overload]
 
 
 # Death
@@ -385,6 +440,26 @@ def test_killed_at_every_step_it_is_finished_or_was_never_begun(tmp_path: Path) 
 
 
 # The command
+
+
+@pytest.mark.live
+def test_a_running_service_takes_a_turn_out_and_puts_it_in_again(tmp_path):
+    live = Live(tmp_path)
+    try:
+        work = live.workspace(a="1\n2\n3\n4\n5\n")
+        live.up(work)
+        live.ask("turn", "begin", "--session", "s", cwd=work)
+        build(work, {"a": "one\n2\n3\n4\n5\n", "b": "b"})
+        live.ask("turn", "end", "--session", "s", cwd=work)
+        build(work, {"a": "one\n2\n3\n4\nfive\n"})
+        shown = live.ask("revert", "turn:1", "--dry-run", cwd=work)
+        assert (shown["outcome"], shown["deleted"]) == ("planned", ["b"])
+        done = live.ask("revert", "turn:1", "--plan", shown["plan"], cwd=work)
+        assert (done["outcome"], (work / "a").read_text()) == ("done", "1\n2\n3\n4\nfive\n")
+        assert live.ask("undo", "--yes", cwd=work)["outcome"] == "done"
+        assert (work / "a").read_text() == "one\n2\n3\n4\nfive\n"
+    finally:
+        live.close()
 
 
 def test_the_command_says_what_the_transcript_says(turnmark, tmp_path, monkeypatch):

@@ -102,8 +102,7 @@ def check_nothing_lost(bench: Bench, now: Image) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize(("number", "lasting"), [(errno.ENOSPC, True), (errno.EIO, False)])
 def test_an_error_at_any_step_is_told_and_loses_nothing(
     tmp_path: Path, number: int, lasting: bool
 ) -> None:

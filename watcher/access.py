@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from core.disk import REAL
 from core.errors import BadInput, Busy, NoStore, TurnmarkError
+from core.gitcontext import from_json
 from core.model import ROOT, Maker, Point, RelPath, rfc3339
 from core.recorder import Recorder, Taken, registry_path
 from core.refs import TOP
@@ -271,12 +272,18 @@ def point_json(point: Point) -> dict[str, object]:
         "gaps": point.gaps,
         "pinned": point.pinned,
         **maker_json(point.by),
+        "git": git_json(point.extra.get("git")),
     }
 
 
 def maker_json(maker: Maker | None) -> dict[str, object]:
     """Who made a change: `turn`, `shared` by several, `person`, `rollback`, `found`, `mixed`."""
     return {"by": maker.who if maker else None, "by_turns": list(maker.turns) if maker else []}
+
+
+def git_json(noted: object) -> dict[str, object] | None:
+    found = from_json(noted)
+    return found.as_json() if found else None
 
 
 def rel_path(context: Context, root: Root, text: str) -> RelPath:

@@ -64,7 +64,7 @@ def run(context: Context, how: How, action: str, params: Mapping[str, Any], none
     if how.yes or how.plan or how.dry_run:
         plan = how.plan
     else:
-        _check_somebody_is_there(context)
+        check_somebody_is_there(context)
         plan = None
     if how.dry_run or plan is None:
         shown = _look(context, how, action, params, none)
@@ -91,7 +91,7 @@ def check_directory(context: Context, directory: str | None, words: tuple[str, .
         )
 
 
-def _check_somebody_is_there(context: Context) -> None:
+def check_somebody_is_there(context: Context) -> None:
     if context.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise click.UsageError("Nobody can be asked here: pass --yes, or --dry-run to only look.")
 
@@ -107,7 +107,7 @@ def _look(
         answer(context, nothing(), none)
         return None
     result = result_of(data, people)
-    answer(context, data, "\n".join([people["title"], *_preview(result, how)]))
+    answer(context, data, "\n".join([people["title"], *preview_lines(result, how)]))
     return result
 
 
@@ -120,7 +120,7 @@ def _do(context: Context, how: How, action: str, params: Mapping[str, Any], none
 
 
 def _report(context: Context, how: How, data: Mapping[str, Any], result: Result) -> int:
-    lines = _result_lines(result, how)
+    lines = result_lines(result, how)
     if how.then is not None and result.outcome == "done":
         more, says = how.then(data)
         data, lines = {**data, **more}, [*lines, *says]
@@ -142,7 +142,7 @@ def _way_out(how: How, result: Result) -> str:
 # For people
 
 
-def _preview(result: Result, how: How) -> Iterator[str]:
+def preview_lines(result: Result, how: How) -> Iterator[str]:
     if result.outcome == "nothing":
         yield from _nothing_lines(result, how)
         return
@@ -270,7 +270,7 @@ def _turn_line(turn: dict[str, object]) -> str:
     return f"{name}  {one_line(str(turn['label']), room)}" if turn.get("label") else name
 
 
-def _result_lines(result: Result, how: How) -> list[str]:
+def result_lines(result: Result, how: How) -> list[str]:
     if result.outcome == "refused":
         return []
     if result.outcome == "nothing":

@@ -45,13 +45,16 @@ def named(path: RelPath) -> str:
     return clean(show_path(path)) if path else "."
 
 
-def made_by(maker: Maker | None) -> str:
-    """For people, to whom the person is `you`."""
-    if maker is None:
-        return ""
-    if maker.turns:
-        return " + ".join([*maker.turns, *(["others"] if maker.who == "mixed" else [])])
-    return {"person": "you", "found": "found", "rollback": "rollback"}.get(maker.who, maker.who)
+def made_by(*makers: Maker) -> str:
+    """Makers for people, to whom the person is `you`."""
+    names = [name for maker in makers for name in _maker_names(maker)]
+    return " + ".join(dict.fromkeys(names))
+
+
+def _maker_names(maker: Maker) -> tuple[str, ...]:
+    if maker.who == "mixed":
+        return (*maker.turns, "others")
+    return maker.turns or ("you" if maker.who == "person" else maker.who,)
 
 
 def octal(mode: int) -> str:

@@ -14,6 +14,7 @@ from core.model import show_path
 from ..access import open_store, opened, rel_path
 from ..context import Context, pass_context
 from ..rollbacks import How, check_directory, options, run
+from ..together import run_together
 
 
 @click.command(
@@ -22,6 +23,7 @@ from ..rollbacks import How, check_directory, options, run
 @click.argument("point", default="@")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @options
+@click.option("--session", metavar="ID", help="All workspaces of a session, back to its turn.")
 @click.option("--mine-stays", is_flag=True, help="Keep what you changed since, and list it.")
 @click.option("--conversation", is_flag=True, help="Have the agents forget the turns as well.")
 @pass_context
@@ -34,11 +36,18 @@ def command(
     yes: bool,
     directory: str | None,
     full: bool,
+    session: str | None,
     mine_stays: bool,
     conversation: bool,
 ) -> int:
     """Make the directory, or only PATHs, equal to POINT (default: @, the newest)."""
 
+    if session is not None:
+        if paths or directory or conversation:
+            raise click.UsageError("--session takes no PATH, no --dir and no --conversation.")
+        of = ("rollback", point, "--session", session, *_flags(mine_stays, False))
+        how = How(of, dry_run, plan, yes, full)
+        return run_together(context, how, session, point, mine_stays=mine_stays)
     where = ("--dir", directory) if directory else ()
     words = ("rollback", point, *paths, *where, *_flags(mine_stays, conversation))
     params: dict[str, object] = {"point": point, "mine_stays": mine_stays}

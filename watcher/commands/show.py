@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import click
 
 from core.about import About
-from core.attribution import together
+from core.gitcontext import from_json
 from core.history import read_snapshot
 from core.model import Gap, Oid, Point, Snapshot, rfc3339, show_path
 from core.timeline import Target
@@ -98,6 +98,9 @@ def _header(target: Target, snapshot: Snapshot) -> Iterator[str]:
     yield f"  time   {local_time(time_ns)}, {age(time_ns)}"
     yield f"  id     {snapshot.id.hex()}{', pinned' if _pinned(point) else ''}"
     yield f"  holds  {count(snapshot.total, 'file')}, {count(snapshot.gaps, 'gap')}"
+    git = from_json(point.extra.get("git")) if point else None
+    if git:
+        yield f"  git    {one_line(git.words, columns() - 9)}"
     if snapshot.note and not label:
         yield f"  note   {one_line(snapshot.note, 200)}"
 
@@ -147,10 +150,11 @@ def _part_title(part: Part) -> str:
 
 def _by(part: Part) -> str:
     """Who it was, unless that goes without saying."""
-    who = together(maker for makers in part.difference.by.values() for maker in makers)
+    makers = [maker for makers in part.difference.by.values() for maker in makers]
     if part.name != "turn":
-        return f" by {made_by(who)}" if who else ""
-    return f", which ran beside others ({made_by(who)})" if who and who.who == "shared" else ""
+        return f" by {made_by(*makers)}" if makers else ""
+    beside = any(maker.who == "shared" for maker in makers)
+    return f", which ran beside others ({made_by(*makers)})" if beside else ""
 
 
 def _gap_lines(about: About, full: bool) -> Iterator[str]:

@@ -1,0 +1,134 @@
+"""A rollback says which of the person's own edits it takes back, and keeps them if asked to."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from core.history import MarkSpec
+from core.recorder import Taken
+from core.rollback import Request, Result, preview, undo_request
+from core.turns import begin, end
+from tests.stores import Bench
+from tests.trees import Dir, Leaf, build, image
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def turn(bench: Bench, changes: dict[str | bytes, Leaf], *gone: str) -> None:
+    begin(bench.recorder, "s")
+    for name in gone:
+        (bench.path / name).unlink()
+    build(bench.path, changes)
+    end(bench.recorder, "s")
+
+
+def request(point: Taken, *, stays: bool) -> Request:
+    assert point.mark is not None
+    return Request(point.snapshot.id, point.mark.seq, "p", mine_stays=stays)
+
+
+def back(bench: Bench, point: Taken) -> Result:
+    wanted = request(point, stays=True)
+    shown = preview(bench.recorder, wanted)
+    done = bench.go(wanted)
+    assert done.kept == shown.kept
+    return done
+
+
+def start(bench: Bench, tree: dict[str | bytes, Leaf]) -> Taken:
+    build(bench.path, tree)
+    return bench.recorder.take(mark=MarkSpec("manual"))
+
+
+def test_what_the_person_changed_stays_and_is_listed(bench: Bench) -> None:
+    point = start(bench, {"a": "0", "b": "0", "c": "0"})
+    turn(bench, {"a": "1", "made": "1"}, "c")
+    build(bench.path, {"b": "mine", "new": "mine"})
+    turn(bench, {"a": "2"})
+    before = image(bench.path)
+    done = back(bench, point)
+    assert {left.path for left in done.kept} == {b"b", b"new"}
+    assert image(bench.path) == {
+        b"a": ("file", 0o644, b"0"),
+        b"b": ("file", 0o644, b"mine"),
+        b"c": ("file", 0o644, b"0"),
+        b"new": ("file", 0o644, b"mine"),
+    }
+    bench.go(undo_request(bench.store, bench.root.id))
+    assert image(bench.path) == before
+
+
+def test_the_default_takes_it_back_and_says_so_first(bench: Bench) -> None:
+    point = start(bench, {"a": "0", "b": "0"})
+    was = image(bench.path)
+    turn(bench, {"a": "1"})
+    build(bench.path, {"b": "mine"})
+    assert preview(bench.recorder, request(point, stays=False)).mine == (b"b",)
+    assert bench.go(request(point, stays=False)).mine == (b"b",)
+    assert image(bench.path) == was
+
+
+def test_edits_that_no_snapshot_holds_yet_are_the_persons_too(bench: Bench) -> None:
+    point = start(bench, {"a": "0"})
+    turn(bench, {"b": "1"})
+    os.chmod(bench.path / "a", 0o600)
+    build(bench.path, {"mine/": Dir(0o700)})
+    done = back(bench, point)
+    assert {left.path for left in done.kept} == {b"a", b"mine"}
+    assert image(bench.path) == {b"a": ("file", 0o600, b"0"), b"mine": ("dir", 0o700)}
+
+
+def test_a_file_in_an_agents_directory_keeps_the_directory(bench: Bench) -> None:
+    point = start(bench, {"a": "0"})
+    turn(bench, {"pkg/one": "1"})
+    build(bench.path, {"pkg/mine": "m"})
+    back(bench, point)
+    assert set(image(bench.path)) == {b"a", b"pkg", b"pkg/mine"}
+
+
+def test_a_directory_that_the_person_deleted_stays_away(bench: Bench) -> None:
+    point = start(bench, {"d/f": "0", "d/g": "0"})
+    turn(bench, {}, "d/g")
+    shutil.rmtree(bench.path / "d")
+    done = back(bench, point)
+    assert image(bench.path) == {}
+    assert {left.path for left in done.kept} == {b"d", b"d/f", b"d/g"}
+
+
+def test_what_a_rollback_did_is_nobodys_edit(bench: Bench) -> None:
+    point = start(bench, {"a": "0"})
+    turn(bench, {"a": "1"})
+    turn(bench, {"a": "2", "b": "2"})
+    bench.go(request(point, stays=False))
+    bench.go(undo_request(bench.store, bench.root.id))
+    done = back(bench, point)
+    assert (done.kept, set(image(bench.path))) == ((), {b"a"})
+
+
+def test_the_command_lists_them_and_exits_with_3(turnmark, tmp_path, monkeypatch):
+    work = build(tmp_path / "work", {"a": "0", "b": "0"})
+    monkeypatch.chdir(work)
+    turnmark("snapshot")
+    turnmark("turn", "begin", "--session", "s")
+    build(work, {"a": "1"})
+    turnmark("turn", "end", "--session", "s")
+    build(work, {"b": "mine"})
+    shown = turnmark("rollback", "turn:1", "--dry-run").out
+    assert "Takes back 1 edit of your own (--mine-stays keeps them):\n  b\n" in shown
+    assert json.loads(turnmark("rollback", "turn:1", "--dry-run", "--json").out)["mine"] == ["b"]
+    planned = turnmark("rollback", "turn:1", "--mine-stays", "--dry-run").out
+    assert "  b  (changed by you since)\n" in planned
+    assert "turnmark rollback turn:1 --mine-stays --plan" in planned
+    done = turnmark("rollback", "turn:1", "--mine-stays", "--yes", "--json")
+    told = json.loads(done.out)
+    assert (done.code, told["outcome"]) == (3, "done")
+    assert told["kept"] == [{"path": "b", "reason": "changed by you since"}]
+    assert ((work / "a").read_text(), (work / "b").read_text()) == ("0", "mine")

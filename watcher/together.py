@@ -1,0 +1,236 @@
+"""A rollback of all the workspaces of a session: all planned before one is touched, and if one
+cannot be done, those that were are taken back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from core.errors import BadInput, TurnmarkError
+from core.history import History
+from core.model import parse_path
+from core.roots import Root, root_of
+from core.store import Store
+from core.timeline import Row, Timeline, registered
+from core.undo import stacks
+
+from .access import find_root, open_store
+from .acting import acting
+from .asking import agreed
+from .context import Context
+from .outcomes import result_of
+from .output import answer, fail, note
+from .rollbacks import (
+    DONE,
+    EXCEPTIONS,
+    FAILED,
+    How,
+    check_somebody_is_there,
+    preview_lines,
+    result_lines,
+)
+
+Data = dict[str, Any]
+
+
+@dataclass
+class Place:
+    """One workspace, the point that it is to go to, and what came of it so far."""
+
+    root: Root
+    spec: str
+    rollbacks: int
+    """How many rollbacks an undo could take back before."""
+    data: Data = field(default_factory=dict)
+    people: Data = field(default_factory=dict)
+
+    def as_json(self) -> Data:
+        return {"workspace": {"id": self.root.id, "root": self.root.shown}, **self.data}
+
+
+# Which workspaces, and where to
+
+
+def places_of(context: Context, session: str, spec: str) -> list[Place]:
+    """The state of each workspace when the turn began; those that it never touched are left out."""
+    store = open_store(context)
+    turns = dict(_turns(store, session))
+    wanted, end = spec.removesuffix(".end"), spec.endswith(".end")
+    first = _reference(context, store, turns, wanted)
+    if first is None:
+        raise BadInput(
+            f"Session {session} has no turn {spec!r} in any workspace.",
+            "`turnmark list --everywhere --session ID` shows its turns.",
+        )
+    found = {root: _same_turn(rows, first) for root, rows in turns.items()}
+    return [_place(store, root, row, end) for root, row in found.items() if row is not None]
+
+
+def _turns(store: Store, session: str) -> Iterator[tuple[Root, list[Row]]]:
+    for _, shown in registered(store):
+        root = root_of(parse_path(shown))
+        rows = Timeline(store, root.id).rows
+        own = [r for r in rows if r.mark.kind == "turn-begin" and r.mark.session == session]
+        if own:
+            yield root, own
+
+
+def _reference(
+    context: Context, store: Store, turns: Mapping[Root, list[Row]], wanted: str
+) -> Row | None:
+    """The turn that is meant: in the workspace of here, else where it began last."""
+    here = None
+    with suppress(TurnmarkError):
+        here = find_root(context, store, None)
+    ordered = sorted(turns, key=lambda root: (root == here, turns[root][-1].mark.time_ns))
+    for root in reversed(ordered):
+        rows = turns[root]
+        if wanted == "@":
+            return max((rows[-1] for rows in turns.values()), key=lambda row: row.mark.time_ns)
+        name = wanted.removeprefix("turn:").rpartition("/")[2]
+        for row in reversed(rows):
+            if name in (str(row.mark.turn), row.mark.turn_id):
+                return row
+    return None
+
+
+def _same_turn(rows: list[Row], first: Row) -> Row | None:
+    """The turn as this workspace knows it, under whatever number: a session's turns follow each
+    other, so it is the one that was not over yet when it began; or the next, if it did not come."""
+    mark = first.mark
+    named = (row for row in rows if mark.turn_id and row.mark.turn_id == mark.turn_id)
+    begun = (row for row in rows if row.end is None or row.end.time_ns >= mark.time_ns)
+    return next(named, None) or next(begun, None)
+
+
+def _place(store: Store, root: Root, row: Row, end: bool) -> Place:
+    if end and row.end is None:
+        raise BadInput(f"Turn {row.mark.turn} is still open in {root.shown}: it has no end yet.")
+    spec = f"{row.mark.session}/{row.mark.turn}{'.end' * end}"
+    return Place(root, spec, _undoable(store, root))
+
+
+def _undoable(store: Store, root: Root) -> int:
+    return len(stacks(History(store, root.id).marks()).undo)
+
+
+# Showing, asking, doing
+
+
+def run_together(context: Context, how: How, session: str, spec: str, *, mine_stays: bool) -> int:
+    if not (how.yes or how.plan or how.dry_run):
+        check_somebody_is_there(context)
+    places = places_of(context, session, spec)
+    for place in places:
+        _ask(context, place, {"mine_stays": mine_stays, "dry_run": True})
+    plan = _hash(places)
+    asks = not (how.yes or how.plan or how.dry_run)
+    if how.dry_run or asks:
+        _show(context, how, places, plan)
+    if how.dry_run or (asks and not any(p.data["outcome"] == "planned" for p in places)):
+        return DONE
+    refusal = _refusal(how, places, plan, asks=asks)
+    if refusal:
+        return _refused(context, how, places, plan, refusal)
+    if asks and not agreed(context, "Go on?"):
+        return FAILED
+    return _do_all(context, how, places, mine_stays)
+
+
+def _ask(context: Context, place: Place, params: Mapping[str, Any]) -> None:
+    asked = {"point": place.spec, **params}
+    with acting(context, place.root.shown, "rollback", asked, create=False, tidy=False) as found:
+        place.data, place.people = found
+
+
+def _hash(places: list[Place]) -> str:
+    """One for all; of a single workspace its own."""
+    hashes = [str(place.data["plan"]) for place in places]
+    if len(hashes) == 1:
+        return hashes[0]
+    return hashlib.sha256(" ".join(hashes).encode()).hexdigest()[:16]
+
+
+def _refusal(how: How, places: list[Place], plan: str, *, asks: bool) -> str:
+    if how.plan and not plan.startswith(how.plan):
+        return "a workspace or a point has changed since that plan was shown"
+    fuses = [f"{p.root.shown}: {fuse}" for p in places for fuse in p.data["fuses"]]
+    return "; ".join(fuses) if not (how.plan or asks) else ""
+
+
+def _refused(context: Context, how: How, places: list[Place], plan: str, why: str) -> int:
+    answer(context, _document("refused", places, plan) | {"reason": why})
+    if not context.json:
+        fail(f"Refused: {why}.", f"Look at it with --dry-run; go ahead with: {how.with_plan(plan)}")
+    return FAILED
+
+
+def _do_all(context: Context, how: How, places: list[Place], mine_stays: bool) -> int:
+    plan = _hash(places)
+    for place in places:
+        params = {"mine_stays": mine_stays, "plan": place.data["plan"]}
+        try:
+            _ask(context, place, params)
+        except TurnmarkError as error:
+            _take_back(context, places)
+            raise TurnmarkError(
+                f"{place.root.shown}: {error.message}",
+                f"What had been done elsewhere was taken back. {error.hint}",
+            ) from error
+        if place.data["outcome"] in ("refused", "conflicts"):
+            why = place.data.get("reason") or "every path there is in conflict"
+            _take_back(context, places)
+            return _refused(context, how, places, plan, f"{place.root.shown}: {why}")
+    return _report(context, how, places, plan)
+
+
+def _take_back(context: Context, places: list[Place]) -> None:
+    """Undoes every rollback that has come since; also one that was cut short, once finished."""
+    store = open_store(context)
+    for place in places:
+        try:
+            way = _undo(context, place, {"dry_run": True})
+            if _undoable(store, place.root) > place.rollbacks:
+                done = _undo(context, place, {"plan": way["plan"]})
+                place.data["outcome"] = "taken back" if done["outcome"] == "done" else "done"
+        except TurnmarkError as error:
+            note(context, f"warning: {place.root.shown} was not taken back: {error.message}")
+
+
+def _undo(context: Context, place: Place, params: Mapping[str, Any]) -> Data:
+    with acting(context, place.root.shown, "undo", params, create=False, tidy=False) as found:
+        return found[0]
+
+
+# Telling
+
+
+def _document(outcome: str, places: list[Place], plan: str) -> Data:
+    return {"outcome": outcome, "plan": plan, "workspaces": [place.as_json() for place in places]}
+
+
+def _show(context: Context, how: How, places: list[Place], plan: str) -> None:
+    lines: list[str] = []
+    only = How(how.words, full=how.full)
+    for place in places:
+        lines += [f"{place.root.shown}: {place.people['title']}"]
+        lines += preview_lines(result_of(place.data, place.people), only)
+    planned = any(place.data["outcome"] == "planned" for place in places)
+    if how.dry_run and planned:
+        lines.append(f"Nothing was changed. To go ahead: {how.with_plan(plan)}")
+    outcome = "planned" if planned else "nothing"
+    answer(context, _document(outcome, places, plan), "\n".join(lines))
+
+
+def _report(context: Context, how: How, places: list[Place], plan: str) -> int:
+    lines: list[str] = []
+    for place in places:
+        lines.append(f"{place.root.shown}:")
+        lines += result_lines(result_of(place.data, place.people), how)
+    done = [place.data for place in places if place.data["outcome"] == "done"]
+    answer(context, _document("done" if done else "nothing", places, plan), "\n".join(lines))
+    return EXCEPTIONS if any(one["kept"] or one["conflicts"] for one in done) else DONE
