@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,10 @@ settings.register_profile(
 )
 settings.register_profile("deep", parent=settings.get_profile("default"), max_examples=2000)
 settings.load_profile("deep" if os.environ.get("TURNMARK_DEEP") else "default")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # as in a shell's background job: programs that the tests interrupt would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FOREIGN = ("GIT_", "XDG_", "TURNMARK_", "_TURNMARK_")
 
