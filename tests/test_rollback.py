@@ -411,3 +411,15 @@ def test_rollback_works_under_ordinary_rules_with_a_protected_file(tmp_path: Pat
     (bench.path / ".env").unlink()
     bench.back_to(point)
     assert image(bench.path)[b".env"] == ("file", 0o600, b"KEY=1")
+
+
+def test_a_file_too_big_at_the_point_and_small_now_is_not_deleted(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, RuleSet(max_file_size=100))
+    build(bench.path, {"shrinks": "s" * 500, "a": "1"})
+    point = bench.point()
+    build(bench.path, {"shrinks": "small now", "a": "2"})
+    done = bench.back_to(point)
+    assert [(left.path, left.reason) for left in done.kept] == [
+        (b"shrinks", "oversize at that point")
+    ]
+    assert image(bench.path)[b"shrinks"] == ("file", 0o644, b"small now")
