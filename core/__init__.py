@@ -13,10 +13,13 @@ compressing pool inside one write.
   worktree, scan    the tree as last seen, kept as a cache; the look that brings it up to date
   gitcontext        what the user's own git says of a moment
   history, recorder snapshots and marks as commits and tags; the one place where history grows
-  diff, lines, patch, merge trees, lines and patches compared; three texts made one
-  timeline, counts, versions, turns, undo   the read side: points, turns, what undo takes back
+  diff, lines, renames      trees and lines compared; what came again under another name
+  patch, merge      patches written; three texts made one
+  timeline, counts, turns, undo   the read side: points, turns, what undo takes back
+  versions, follow  when a name or a text was there; one path over all snapshots and its renames
   attribution, edits        who made what changed: a turn, the person, a rollback
-  plan, apply, rollback   what a rollback would do; doing it; finishing one that was killed
+  plan, states, apply     what a rollback would do, from and to where; the steps in the tree
+  staged, rollback, together    one pass, ready to go on; the whole of it; several as one
   without, revert   the workspace without what some turns changed; making it so
   retention, sweep, consolidate, clear   keeping the store small; removing it
   verify, rescue, repair, backup   keeping it whole, and a copy elsewhere

@@ -60,6 +60,8 @@ class Journal:
     extra: dict[str, Any]
     resumed: bool = False
     """It finishes an earlier one, so that taking it back would leave that one half done."""
+    group: str = ""
+    """What several workspaces' rollbacks have in common that are to be done all, or not at all."""
 
     def encode(self) -> bytes:
         doc = {
@@ -71,6 +73,7 @@ class Journal:
             "steps": [encode_step(step) for step in self.steps],
             "extra": self.extra,
             "resumed": self.resumed,
+            "group": self.group,
         }
         return json.dumps(doc).encode()
 
@@ -80,6 +83,9 @@ def decode_journal(data: bytes) -> Journal:
     doc = json.loads(data)
     if not TX.fullmatch(doc["tx"]) or not isinstance(doc["extra"]["title"], str):
         raise ValueError("no rollback of ours")
+    group = doc.get("group", "")
+    if group and not TX.fullmatch(group):
+        raise ValueError("no group of ours")
     return Journal(
         tx=doc["tx"],
         root=(int(doc["root"][0]), int(doc["root"][1])),
@@ -88,11 +94,13 @@ def decode_journal(data: bytes) -> Journal:
         steps=tuple(decode_step(step) for step in doc["steps"]),
         extra=doc["extra"],
         resumed=bool(doc.get("resumed")),
+        group=group,
     )
 
 
 class JournalFile:
-    """Owns the two files that say whether a workspace has an unfinished rollback."""
+    """Owns the two files that say whether a workspace has an unfinished rollback; a group's marker
+    counts for all whose journals name it."""
 
     def __init__(self, disk: Disk, base: str, workspace: str) -> None:
         self.disk = disk
@@ -112,11 +120,24 @@ class JournalFile:
 
     def begin(self, journal: Journal) -> None:
         """A resumed one takes the marker over: at no moment is nothing to be finished."""
+        self._tidy()
         if not journal.resumed:
             self._unmark()
         self.disk.replace(self.path, journal.encode())
         if journal.resumed:
             self._unmark()
+
+    def _tidy(self) -> None:
+        """What killed processes left that means nothing: half a journal, the marker of a group
+        whose last journal is gone. Nobody else writes this workspace's journal now."""
+        with self.disk.scandir(self.directory) as found:
+            names = [entry.name for entry in found]
+        own = os.path.basename(self.path) + "."
+        for name in names:
+            group = name.removesuffix(".group")
+            unfinished = name.startswith(own) and name.endswith(".new")
+            if unfinished or (group != name and not self._is_named(group)):
+                self.disk.discard(f"{self.directory}/{name}")
 
     def _unmark(self) -> None:
         if self.disk.exists(self.marker):
@@ -127,13 +148,43 @@ class JournalFile:
         self.disk.create(self.marker, b"", sync=True)
         self.disk.sync_dir(self.directory)
 
-    def is_applying(self) -> bool:
+    def is_applying(self, record: Journal) -> bool:
+        if record.group and self.disk.exists(self._marker_of(record.group)):
+            return True
         return self.disk.exists(self.marker)
 
-    def finish(self) -> None:
+    def finish(self, group: str = "") -> None:
+        """The last of a group takes the group's marker with it."""
         self.disk.unlink(self.path)
         self.disk.sync_dir(self.directory)
         self.disk.discard(self.marker)
+        if group and not self._is_named(group):
+            self.disk.discard(self._marker_of(group))
+
+    # A group: what its marker says, all journals that name it say
+
+    def mark_group(self, group: str) -> None:
+        self.disk.create(self._marker_of(group), b"", sync=True)
+        self.disk.sync_dir(self.directory)
+
+    def unmark_group(self, group: str) -> None:
+        self.disk.discard(self._marker_of(group))
+        self.disk.sync_dir(self.directory)
+
+    def _marker_of(self, group: str) -> str:
+        return f"{self.directory}/{group}.group"
+
+    def _is_named(self, group: str) -> bool:
+        with self.disk.scandir(self.directory) as found:
+            names = [entry.name for entry in found if entry.name.endswith(".json")]
+        return any(self._names(f"{self.directory}/{name}", group) for name in names)
+
+    def _names(self, path: str, group: str) -> bool:
+        """One that goes away meanwhile is finished; of one that is damaged nothing is known."""
+        try:
+            return decode_journal(self.disk.read_file(path)).group == group
+        except (FileNotFoundError, *NO_JOURNAL):
+            return False
 
 
 class Staging:
@@ -439,16 +490,19 @@ class Transaction:
 
 
 def give_back(staging: Staging, steps: tuple[Step, ...], *, strays: bool = False) -> list[Left]:
-    """Puts what is neither file nor link beside the place it was taken from.
+    """Puts what is neither file nor link, or is still being written, beside where it was taken.
 
     It got into staging because somebody swapped it in while a step was made, and could not go
-    back because something else has its name by now. With strays, all that is no step's goes back.
+    back because something else has its name by now. What its writer adds later must have a name.
+    With strays, all that is no step's goes back.
     """
     paths = {_name(number): step.path for number, step in enumerate(steps)}
     found: list[Left] = []
     for at, name in staging.names():
         mode = staging.disk.lstat(name, at).st_mode
-        plain = stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+        plain = stat.S_ISLNK(mode) or (
+            stat.S_ISREG(mode) and not _has_writer(staging.disk, at, name)
+        )
         if not plain or (strays and name not in paths):
             path = paths.get(name, RelPath(b"displaced"))
             beside = _put_beside(staging, at, name, path)
@@ -516,6 +570,15 @@ def _without_writers(disk: Disk, fd: int) -> bool:
         return True
     disk.lease(fd, fcntl.F_UNLCK)
     return True
+
+
+def _has_writer(disk: Disk, at: int, name: bytes) -> bool:
+    """Also where that cannot be told."""
+    try:
+        with disk.opened(name, READ, at=at) as fd:
+            return not _without_writers(disk, fd)
+    except PermissionError:
+        return True
 
 
 def _hash(disk: Disk, fd: int) -> Oid:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from .model import Maker, Mark, Oid, RelPath
 
@@ -51,7 +51,7 @@ class Makers:
 def _replayed(marks: Sequence[Mark]) -> list[Maker]:
     running: dict[str | None, Mark] = {}
     after: list[Maker] = []
-    for mark, following in zip(marks, [*marks[1:], None], strict=True):
+    for mark, following in zip_longest(marks, marks[1:]):
         if mark.kind == "turn-begin":
             running[mark.session] = mark
         elif mark.kind == "turn-end":

@@ -4,8 +4,10 @@ Knows files and references, not what they mean. Caches and locks are not copied.
 
 Order, and what is true if the process dies after each step (no pack is removed meanwhile, because
 this holds the upkeep's lock; writers go on):
-1. the references are listed, while none can be folded or dropped;
-2. all packs there are by now are copied beside the target: more than the references need, not less;
+1. the references and the packs are listed, while none can be folded, dropped or removed, again and
+   again until nothing was published in between: the packs hold what the references reach, and at
+   most the one snapshot that each writer is about to publish;
+2. these packs are copied beside the target;
 3. the references are written as packed-refs, the copy is verified and synced;
 4. renamed to the target. Until then there is no target, and what was copied may be thrown away.
 """
@@ -18,13 +20,15 @@ from dataclasses import dataclass
 
 from .consolidate import PATIENCE
 from .disk import CHUNK, Disk
-from .errors import BadInput, Damaged
+from .errors import BadInput, Busy, Damaged
 from .refs import Refs
 from .repair import write_packed
 from .store import Store, explain
 from .verify import Verified, loose_objects, verify
 
+PACKS = "objects/pack"
 COPIED_ENDS = (".pack", ".idx", ".keep")
+LOOKS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,9 @@ def backup(store: Store, target: str) -> BackedUp:
     part = f"{target}.partial-{os.getpid()}-{time.monotonic_ns()}"
     try:
         with store.maintaining(PATIENCE):
-            with store.writing(PATIENCE):
-                refs = store.refs.below("refs")
+            refs, names = _moment(store)
             copy = Store.create(part, store.disk)
-            packs, size = _copy_objects(store, copy)
+            packs, size = _copy_objects(store, copy, names)
             _copy_records(store, copy)
         write_packed(copy, refs)
         found = _verified(copy, refs)
@@ -72,17 +75,27 @@ def _check_target(store: Store, target: str) -> None:
         raise BadInput(f"{target} is not empty.", "Name a new directory; a backup is always whole.")
 
 
-def _copy_objects(store: Store, copy: Store) -> tuple[int, int]:
+def _moment(store: Store) -> tuple[Refs, set[str]]:
+    """The references, and the files of packs, as they were at one time."""
+    with store.writing(PATIENCE):
+        refs = store.refs.below("refs")
+        for _ in range(LOOKS):
+            with store.disk.scandir(f"{store.base}/{PACKS}") as found:
+                names = {entry.name for entry in found if entry.name.startswith("pack-")}
+            before, refs = refs, store.refs.below("refs")
+            if refs == before:
+                return refs, names
+    raise Busy("The store is written to without a pause.", "Try again when less is going on.")
+
+
+def _copy_objects(store: Store, copy: Store, names: set[str]) -> tuple[int, int]:
     """Packs and their bytes; an index is copied after its pack."""
-    directory = "objects/pack"
-    with store.disk.scandir(f"{store.base}/{directory}") as found:
-        names = {entry.name for entry in found if entry.name.startswith("pack-")}
     stems = sorted(name[:-4] for name in names if name.endswith(".idx"))
     size = 0
     for stem in stems:
         for end in COPIED_ENDS:
             if stem + end in names:
-                size += _copy_file(store, copy, f"{directory}/{stem}{end}")
+                size += _copy_file(store, copy, f"{PACKS}/{stem}{end}")
     for path in loose_objects(store):
         name = os.path.relpath(path, store.base)
         copy.disk.make_dirs(os.path.dirname(f"{copy.base}/{name}"))

@@ -6,9 +6,11 @@ Order of a consolidation, and what is true if the process dies after each step:
 1. views rebuilt: new commits in a small pack of their own, then each view moved in one step;
 2. entries copied to a file that nobody sees: a left-over, removed by the next consolidation;
 3. pack, then index renamed, directory synced, everything read back: each object is there twice;
-4. exclusive lock: loose references folded into packed-refs (both say the same), left-overs removed;
-5. of each old pack first the index goes: from then on nobody, git included, finds the pack. A
-   pack without an index is a left-over for the next sweep, all of its objects lie in the new pack.
+4. as one writer among others: loose references folded into packed-refs (both say the same);
+5. exclusive lock, for which everybody waits: left-overs removed, and the indexes of the old packs:
+   from then on nobody, git included, finds these packs;
+6. without a lock again: the packs themselves. A pack without an index is a left-over for the next
+   sweep, all of its objects lie in the new pack.
 Readers that hold an old pack open read on; others miss it, list the packs again and find the new.
 """
 
@@ -17,7 +19,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,11 +84,12 @@ def compact(store: Store) -> Consolidated:
     used = bytes_used(store.disk, before.values())
     old = [pack for pack in small_packs(store) if is_whole(pack)]
     fresh = merge(store, old) if len(old) > 1 else None
+    fold(store)
+    gone = [pack.path for pack in old if pack.path != fresh] if fresh is not None else []
     with store.exclusive(PATIENCE):
         store.sweep_leftovers()
-        store.refs.fold()
-        if fresh is not None:
-            unlink_packs(store, [pack.path for pack in old if pack.path != fresh])
+        hide_packs(store, gone)
+    unlink_hidden(store, gone)
     store.reload()
     after = pack_names(store)
     left = bytes_used(store.disk, after.values())
@@ -117,7 +120,7 @@ def is_whole(pack: Pack) -> bool:
 
 def pack_names(store: Store) -> dict[str, str]:
     """The paths, without ending, of everything that looks like a pack, readable or not."""
-    directory = f"{store.base}/objects/pack"
+    directory = _place(store)
     with store.disk.scandir(directory) as found:
         names = [entry.name[:-5] for entry in found if entry.name.endswith(".pack")]
     return {name: f"{directory}/{name}" for name in names}
@@ -137,14 +140,14 @@ def bytes_used(disk: Disk, paths: Iterable[str]) -> int:
 
 def merge(store: Store, packs: Iterable[Pack], wanted: Container[Oid] | None = None) -> str:
     """A new pack, durable and read back, of the wanted objects of others: each of them once."""
-    out = PackWriter(store.disk, f"{store.base}/objects/pack")
+    out = PackWriter(store.disk, _place(store))
     try:
         for pack in packs:
             copy_entries(out, pack, wanted)
         path = out.finish(sync=True)
     finally:
         out.drop()
-    store.disk.sync_dir(f"{store.base}/objects/pack")
+    store.disk.sync_dir(_place(store))
     check_pack(store.disk, path)
     return path
 
@@ -260,20 +263,35 @@ def _rebased(out: PackWriter, entry: RawEntry) -> tuple[bytes, ...]:
 # Removing
 
 
-def unlink_packs(store: Store, paths: Iterable[str]) -> None:
-    """Only under the exclusive lock. The index first: without it nobody looks for the pack."""
-    paths = list(paths)
-    directory = f"{store.base}/objects/pack"
-    if not paths:
-        return
-    store.disk.discard(f"{directory}/multi-pack-index")  # a user's git may have made one
-    for end in (".idx", ".pack", *SIDE_FILES):
-        for path in paths:
+def fold(store: Store) -> None:
+    """Many loose references cost time to fold: writers go on, only a deletion has to wait."""
+    with store.writing(PATIENCE):
+        store.refs.fold()
+
+
+def hide_packs(store: Store, paths: Sequence[str]) -> None:
+    """Only under the exclusive lock: without its index nobody looks for a pack."""
+    if paths:
+        store.disk.discard(f"{_place(store)}/multi-pack-index")  # a user's git may have made one
+        _unlink_all(store, paths, [".idx"])
+
+
+def unlink_hidden(store: Store, paths: Sequence[str]) -> None:
+    """What is left of hidden packs, by whoever is `maintaining` the store."""
+    if paths:
+        _unlink_all(store, paths, [".pack", *SIDE_FILES])
+
+
+def _unlink_all(store: Store, paths: Iterable[str], ends: Collection[str]) -> None:
+    for path in paths:
+        for end in ends:
             if store.disk.exists(path + end):
                 store.disk.unlink(path + end)
-        if end == ".idx":
-            store.disk.sync_dir(directory)
-    store.disk.sync_dir(directory)
+    store.disk.sync_dir(_place(store))
+
+
+def _place(store: Store) -> str:
+    return f"{store.base}/objects/pack"
 
 
 # Views: one linear chain per workspace, for `git log`

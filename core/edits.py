@@ -5,14 +5,15 @@ Knows the history of one workspace, and is told how to read the state of a snaps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from itertools import groupby
 
-from .attribution import Interval, Makers, by_path, intervals
+from .attribution import PERSON, UNKNOWN, Interval, Makers, by_path, intervals
 from .history import History, read_snapshot
-from .model import Maker, Oid, RelPath, Snapshot
-from .plan import State, changed_paths
+from .model import Maker, Mark, Oid, RelPath, Snapshot
+from .plan import State, changed_among, changed_paths
 
 
 @dataclass
@@ -22,10 +23,13 @@ class Edits:
     history: History
     state_of: Callable[[Snapshot], State]
     now: State | None = None
+    marks: Sequence[Mark] | None = None
+    """Where they were read already."""
+    _alike: dict[Oid, State] = field(default_factory=dict)
 
     @cached_property
     def makers(self) -> Makers:
-        return Makers(list(self.history.marks()))
+        return Makers(list(self.history.marks()) if self.marks is None else self.marks)
 
     def by_path(self, since: Oid, until: Oid | None) -> dict[RelPath, tuple[Maker, ...]]:
         """Who changed each path, in order of time; from the older to the newer of the two."""
@@ -34,10 +38,41 @@ class Edits:
             old, new = new, old
         return by_path(self._between(old, new), self._differing)
 
-    def by_person(self, since: Oid) -> frozenset[RelPath]:
-        """What the person, as far as can be told, changed from a snapshot until now."""
-        own = (one for one in self._between(self._seq(since), None) if one.maker.may_be_person)
-        return frozenset(by_path(own, self._differing))
+    def by_no_agent(self, since: Oid, among: Collection[RelPath]) -> dict[RelPath, Maker]:
+        """Which of the paths the person changed from a snapshot until now, or nobody knows who.
+
+        What was changed and changed back in one go counts as unchanged, and costs nothing.
+        """
+        found: dict[RelPath, Maker] = {}
+        for one in self._spans(self._seq(since)) if among else ():
+            old, new = self._span_state(one.old), self._span_state(one.new)
+            for path in changed_among(old, new, among) if old and new else ():
+                known = found.setdefault(path, one.maker)
+                found[path] = PERSON if PERSON in (known, one.maker) else known
+        return found
+
+    def _spans(self, since: int) -> Iterator[Interval]:
+        """The times without an agent; of the person each as one, however many snapshots it has."""
+        ids, before = self.history.snapshot_ids, None
+        numbers = [seq for seq in sorted(ids) if seq >= since]
+        for (maker, _), found in groupby(numbers, key=self._at_once):
+            run = [ids[seq] for seq in found]
+            before = before or self._first_whole(run)
+            after = self._first_whole(reversed(run))
+            if before and after and before != after and maker.may_be_person:
+                yield Interval(before, after, maker)
+            before = after or before
+        if before and self.makers.now.may_be_person:
+            yield Interval(before, None, self.makers.now)
+
+    def _at_once(self, seq: int) -> tuple[Maker, int]:
+        """What nobody knows the maker of may be several makers': each snapshot on its own."""
+        maker = self.makers.at(seq)
+        return maker, seq if maker == UNKNOWN else 0
+
+    def _first_whole(self, ids: Iterable[Oid]) -> Oid | None:
+        store = self.history.store
+        return next((oid for oid in ids if not read_snapshot(store, oid).partial), None)
 
     def _seq(self, oid: Oid) -> int:
         return read_snapshot(self.history.store, oid).seq
@@ -55,6 +90,16 @@ class Edits:
     def _differing(self, old: Oid, new: Oid | None) -> Iterable[RelPath]:
         before, after = self._state(old), self._state(new)
         return changed_paths(before, after) if before and after else ()
+
+    def _span_state(self, oid: Oid | None) -> State | None:
+        """Of many states most are alike but for their files, and share what is read of them."""
+        if oid is None:
+            return self.now
+        snapshot = read_snapshot(self.history.store, oid)
+        if snapshot.about not in self._alike:
+            state = self.state_of(snapshot)
+            self._alike[snapshot.about] = replace(state, read_tree=cache(state.read_tree))
+        return replace(self._alike[snapshot.about], files=snapshot.files)
 
     def _state(self, oid: Oid | None) -> State | None:
         if oid is None:

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from .errors import Damaged
-from .model import EMPTY_TREE, FILE, TREE, Entry, Mark, MarkKind, Oid, Snapshot, Status, rfc3339
+from .model import EMPTY_TREE, FILE, TREE, Entry, Mark, MarkKind, Oid, Snapshot, Status
 from .objects import encode_commit, encode_tag, encode_tree, header_oid, parse_headers
 from .packs import HINT
 from .refs import TOP, ref_name
 from .store import Store, Writer
 
 VERSION = 1
+UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError, OSError)
+"""Whatever is wrong with a record is damage: one that cannot be read hides no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def read_snapshot(store: Store, oid: Oid) -> Snapshot:
     kind, data = store.read(oid)
     if kind != "commit":
         raise Damaged(f"{oid.hex()} is a {kind}, not a snapshot.", HINT)
-    with _recorded(oid):
+    try:
         doc = _document(data, oid)
         return Snapshot(
             id=oid,
@@ -81,6 +83,8 @@ def read_snapshot(store: Store, oid: Oid) -> Snapshot:
             partial=doc["partial"],
             prev=_oid(doc["prev"]) if doc["prev"] else None,
         )
+    except UNREADABLE as error:
+        raise _no_record(oid) from error
 
 
 def write_mark(writer: Writer, mark: Mark) -> Mark:
@@ -111,7 +115,7 @@ def read_mark(store: Store, oid: Oid) -> Mark:
     kind, data = store.read(oid)
     if kind != "tag":
         raise Damaged(f"{oid.hex()} is a {kind}, not a mark.", HINT)
-    with _recorded(oid):
+    try:
         doc = _document(data, oid)
         return Mark(
             id=oid,
@@ -130,21 +134,18 @@ def read_mark(store: Store, oid: Oid) -> Mark:
             extra=dict(doc["extra"]),
             prev=_oid(doc["prev"]) if doc["prev"] else None,
         )
+    except UNREADABLE as error:
+        raise _no_record(oid) from error
 
 
-@contextmanager
-def _recorded(oid: Oid) -> Iterator[None]:
-    """Whatever is wrong with a record is damage: one that cannot be read hides no other."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise Damaged(f"{oid.hex()} carries no record of turnmark's.", HINT) from error
+def _no_record(oid: Oid) -> Damaged:
+    return Damaged(f"{oid.hex()} carries no record of turnmark's.", HINT)
 
 
 def _document(data: bytes, oid: Oid) -> Any:
     """The JSON that every message of ours ends with."""
-    _, _, text = parse_headers(data)[1].partition(b"\n\n")
-    doc = json.loads(text)
+    _, _, text = data.partition(b"\n\n")[2].partition(b"\n\n")
+    doc = json.loads(text.decode())  # of bytes it would have to guess how they are encoded
     if doc["turnmark"] > VERSION:
         raise Damaged(f"{oid.hex()} was written by a newer turnmark.", "Update turnmark.")
     return doc
@@ -153,7 +154,7 @@ def _document(data: bytes, oid: Oid) -> Any:
 def _time(value: Any) -> int:
     """One that no calendar has would stop whoever wants to show it among others."""
     time_ns = int(value)
-    rfc3339(time_ns)
+    datetime.fromtimestamp(time_ns // 1_000_000_000, UTC)
     return time_ns
 
 

@@ -44,10 +44,10 @@ from .model import (
     show_path,
 )
 from .objects import Kind, encode_tree, hash_object, header_oid, parse_headers, parse_tree
-from .recorder import Recorder, registry_path
+from .recorder import Recorder
 from .roots import Root, root_of
 from .rules import RuleSet, is_git_alias
-from .store import Store, Writer, explain
+from .store import Store, Writer, explain, registry_path
 from .turns import label_of
 
 NOTE = "imported"
@@ -310,17 +310,16 @@ class Import:
 
     def _publish(self, points: list[tuple[Snapshot, Mark]]) -> None:
         """One sync for all: what they reach is durable, and nothing is acknowledged before it."""
-        history = History(self.store, self.root.id)
+        history, refs = History(self.store, self.root.id), self.store.refs
         made = set(history.snapshot_ids.values())
         for snapshot, mark in points:
             if snapshot.id not in made:
-                self.writer.publish(snapshot_ref(snapshot), snapshot.id, sync=False)
+                refs.create(snapshot_ref(snapshot), snapshot.id, sync=False)
                 made.add(snapshot.id)
             if snapshot.id not in history.pins:
-                pin = pin_ref(self.root.id, snapshot.id)
-                self.writer.publish(pin, snapshot.id, sync=False)
+                refs.create(pin_ref(self.root.id, snapshot.id), snapshot.id, sync=False)
                 history.pins.add(snapshot.id)
-            self.writer.publish(mark_ref(mark), mark.id, sync=False)
+            refs.create(mark_ref(mark), mark.id, sync=False)
         with self.store.disk.opened(self.store.base, os.O_RDONLY | os.O_DIRECTORY) as fd:
             self.store.disk.sync_fs(fd)
 

@@ -12,6 +12,7 @@ from .model import EXEC, FILE, LINK, TREE, Entry, Oid
 Kind = Literal["commit", "tree", "blob", "tag"]
 IDENTITY = b"turnmark <turnmark@localhost>"
 MODES = {b"%o" % mode: mode for mode in (FILE, EXEC, LINK, TREE)}
+TREE_MODE = b"%o" % TREE
 NO_NAMES = frozenset({b"", b".", b".."})
 
 
@@ -50,6 +51,28 @@ def parse_tree(raw: bytes) -> dict[bytes, Entry]:
     if len(out) != count or not NO_NAMES.isdisjoint(out) or b"/" in b"\0".join(out):
         raise Damaged("A tree object holds impossible names.", "Run `turnmark store verify`.")
     return out
+
+
+def child_in(raw: bytes, name: bytes) -> Entry | None:
+    """One entry of a tree; most often found without parsing the others, which is ten times faster.
+
+    A name may end like a whole entry ("x 100644 name"), so a hit counts only where an entry must
+    begin: behind the NUL of another's name and the twenty bytes of its object. Where these could
+    themselves hold the beginning of an entry, all of them are parsed.
+    """
+    end = raw.find(b" %s\0" % name)
+    if end < 0:
+        return None
+    start = end - 6
+    mode = MODES.get(raw[start:end]) if start >= 0 else None
+    if mode is None:
+        start, mode = end - 5, TREE
+    before = raw[max(0, start - 21) : start]
+    whole = not before or (len(before) == 21 and not before[0] and b" " not in before)
+    if start < 0 or not whole or (mode == TREE and raw[start:end] != TREE_MODE):
+        return parse_tree(raw).get(name)
+    at = end + len(name) + 2
+    return Entry(mode, Oid(raw[at : at + 20]))
 
 
 def _odd_mode(text: bytes) -> int:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from .about import About
 from .diff import ReadTree, dirs_of, entry_at, files_of, tree_changes
 from .model import (
+    EMPTY_TREE,
     EXEC,
     FILE,
     LINK,
@@ -41,6 +42,7 @@ FUSE_DELETIONS = 100
 FUSE_SHARE = 0.3
 OWNER_ALL = 0o700
 MINE = "changed by you since"
+UNATTRIBUTED = "changed since, nobody knows by whom"
 MERELY_LEFT_OUT = frozenset({"excluded", "ignored"})
 
 
@@ -117,13 +119,16 @@ class State:
 Wanted = dict[RelPath, tuple[Node | None, Node | None]]
 """Paths as they are and as they shall be."""
 
+Stays = Mapping[RelPath, str]
+"""Paths that are to be left as they are, and why."""
+
 
 def make_plan(
     now: State,
     then: State,
     target: Oid,
     tops: tuple[RelPath, ...] = (),
-    stays: frozenset[RelPath] = frozenset(),
+    stays: Stays | None = None,
 ) -> Plan:
     """The plan that brings `now` to `then`, everywhere or at and below the given paths; what
     `stays` is left as it is."""
@@ -138,7 +143,7 @@ def changes_between(
     now: State,
     then: State,
     tops: tuple[RelPath, ...] = (),
-    stays: frozenset[RelPath] = frozenset(),
+    stays: Stays | None = None,
 ) -> tuple[Wanted, list[Left]]:
     """What differs and may be touched, and what differs and is left alone."""
     differing = dict(_differences(now, then, tops))
@@ -148,8 +153,8 @@ def changes_between(
     kept: list[Left] = []
     for path, (old, new) in sorted(differing.items()):
         reason, mention = guard.reason(path, old, new)
-        if reason is None and _is_to_stay(path, now, stays):
-            reason, mention = MINE, True
+        if reason is None and stays and (why := _why_to_stay(path, now, stays)):
+            reason, mention = why, True
         if reason is None:
             wanted[path] = (old, new)
         elif mention:
@@ -159,11 +164,12 @@ def changes_between(
     return wanted, kept
 
 
-def _is_to_stay(path: RelPath, now: State, stays: frozenset[RelPath]) -> bool:
+def _why_to_stay(path: RelPath, now: State, stays: Stays) -> str | None:
     """Also where a directory above it is to stay what it is now: none."""
-    return path in stays or any(
-        above in stays and not _is_dir_in(now, above) for above in parents(path)
-    )
+    if path in stays:
+        return stays[path]
+    held = (stays[top] for top in parents(path) if top in stays and not _is_dir_in(now, top))
+    return next(held, None)
 
 
 def _is_dir_in(state: State, path: RelPath) -> bool:
@@ -177,6 +183,67 @@ def _is_dir_in(state: State, path: RelPath) -> bool:
 def changed_paths(old: State, new: State) -> set[RelPath]:
     """Every path that differs, be it by its permissions alone."""
     return set(dict(_differences(old, new, ())))
+
+
+def changed_among(old: State, new: State, paths: Collection[RelPath]) -> Iterator[RelPath]:
+    """Which of the given paths differ; equal trees, and all that is beside the paths, are not read.
+
+    Where there are long histories and few paths, that is what counts.
+    """
+    below: dict[RelPath, set[bytes]] = {}
+    for path in paths:
+        for place in (path, *parents(path)[:-1]) if path else ():
+            head, _, name = place.rpartition(b"/")
+            below.setdefault(RelPath(head), set()).add(name)
+    asked = set(paths)
+    seen: set[RelPath] = set()
+    for path, was, now in _other_entries(old, new, below):
+        seen.add(path)
+        if path in asked and old.node(path, was) != new.node(path, now):
+            yield path
+    for path in _of_other_modes(old.about, new.about, asked) - seen:
+        one, other = _pair_at(old, new, path)
+        if one != other:
+            yield path
+
+
+def _other_entries(
+    old: State, new: State, below: Mapping[RelPath, set[bytes]]
+) -> Iterator[tuple[RelPath, Entry | None, Entry | None]]:
+    """Where entries differ; `below` says which names of which directories are of interest."""
+    waiting = [(ROOT, old.files, new.files)]
+    while waiting:
+        here, one, other = waiting.pop()
+        if one == other:
+            continue
+        before, after = _entries(old, one), _entries(new, other)
+        for name in below.get(here, ()):
+            was, now = before.get(name), after.get(name)
+            if was != now:
+                path = join(here, name)
+                yield path, was, now
+                waiting.append((path, _tree_oid(was), _tree_oid(now)))
+
+
+def _entries(state: State, tree: Oid) -> dict[bytes, Entry]:
+    return {} if tree == EMPTY_TREE else parse_tree(state.read_tree(tree))
+
+
+def _tree_oid(entry: Entry | None) -> Oid:
+    return entry.oid if entry is not None and entry.mode == TREE else EMPTY_TREE
+
+
+def _of_other_modes(one: About, other: About, asked: set[RelPath]) -> set[RelPath]:
+    if one is other:
+        return set()
+    if one.usual != other.usual:
+        return asked
+    return {
+        path
+        for path in asked
+        if one.modes.get(path) != other.modes.get(path)
+        or (path in one.empty) != (path in other.empty)
+    }
 
 
 def _differences(

@@ -30,11 +30,15 @@ HAS_LEASES = hasattr(fcntl, "F_SETLEASE")
 
 
 class Read(NamedTuple):
-    """A file's bytes, what stat said of them, and whether a writer may have been at work."""
+    """A file's bytes, what stat said of them, and whether a writer may have been at work.
+
+    held: somebody has it open for writing, and may go on through a map without moving its times.
+    """
 
     data: bytes
     stat: os.stat_result
     torn: bool
+    held: bool
 
 
 class NotAFile(Exception):
@@ -94,7 +98,7 @@ def _read_once(disk: Disk, at: int, name: bytes) -> Read:
             whole = lease == "none" or _reads_again(disk, fd, data)
         after = disk.fstat(fd)
         whole = whole and same_file(before, after) and len(data) == after.st_size
-        return Read(data, after, torn=not whole)
+        return Read(data, after, torn=not whole, held=lease == "refused")
     finally:
         disk.close(fd)
 

@@ -28,7 +28,7 @@ from .objects import Kind, encode_tree, hash_object
 from .roots import Root
 from .rules import RuleSet
 from .scan import Changes, Look, Sink
-from .store import Store, Writer, explain
+from .store import Store, Writer, explain, registry_path
 from .worktree import WorkTree
 
 Clock = Callable[[], int]
@@ -356,19 +356,21 @@ class Recorder:
     def _publish(
         self, writer: Writer, snapshot: Snapshot | None, mark: Mark | None, *, sync: bool
     ) -> None:
+        refs = [(snapshot_ref(snapshot), snapshot.id)] if snapshot is not None else []
+        refs += [(mark_ref(mark), mark.id)] if mark is not None else []
         try:
-            writer.settle(sync=sync)
+            writer.settle(sync=sync, refs=refs)
             if snapshot is not None:
                 self._register()
-                writer.publish(snapshot_ref(snapshot), snapshot.id, sync=sync)
-                self.last_snapshot = snapshot.id
-            if mark is not None:
-                writer.publish(mark_ref(mark), mark.id, sync=sync)
-                self.last_mark = mark.id
-                if self._marks is not None:
-                    self._marks.append(mark)
+            writer.publish(sync=sync)
         except OSError as error:
             raise explain(error, "write to the store", self.store.base) from error
+        if snapshot is not None:
+            self.last_snapshot = snapshot.id
+        if mark is not None:
+            self.last_mark = mark.id
+            if self._marks is not None:
+                self._marks.append(mark)
 
     def _register(self) -> None:
         """Notes where the workspace lies, once; the parent's identity tells a deleted directory
@@ -383,10 +385,6 @@ class Recorder:
             "parent": [parent.st_dev, parent.st_ino],
         }
         self.store.disk.replace(path, json.dumps(doc).encode() + b"\n")
-
-
-def registry_path(store: Store, workspace: str) -> str:
-    return f"{store.base}/turnmark/workspaces/{workspace}.json"
 
 
 def build_tree(sink: Sink, entries: Mapping[RelPath, Entry]) -> Oid:

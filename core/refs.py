@@ -1,14 +1,17 @@
 """The store's references: created once, never moved, folded into packed-refs, deleted in batches.
 
 Knows names and ids; nothing of what the ids stand for. Who may call what under which lock is the
-store's business: creating needs the workspace's lock, folding and deleting the exclusive one.
+store's business: creating needs the workspace's lock, deleting the exclusive one, and folding any
+that keeps deletions out.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from .disk import Disk
 from .errors import Damaged, TurnmarkError
@@ -49,6 +52,15 @@ def _parse_oid(text: bytes) -> Oid:
     if len(text) != 40 or len(oid) != 20:
         raise ValueError("no object's name")
     return Oid(oid)
+
+
+class Ready(NamedTuple):
+    """A reference that lacks only its name."""
+
+    name: str
+    oid: Oid
+    part: str
+    fd: int
 
 
 class RefStore:
@@ -109,18 +121,29 @@ class RefStore:
 
     def create(self, name: str, oid: Oid, *, sync: bool) -> None:
         """Makes a reference that must not exist yet, in one step, and reads it back."""
-        path = f"{self.base}/{name}"
-        self._make_dirs(os.path.dirname(name), sync)
+        with self.ready(name, oid) as fresh:
+            self.disk.fsync(fresh.fd)  # also without `sync`: its name may last, its content not
+            self.place(fresh, sync=sync)
+
+    @contextmanager
+    def ready(self, name: str, oid: Oid) -> Iterator[Ready]:
+        """The content of a reference to come, in a file that nobody sees and nothing has synced."""
         part = f"{self.base}/turnmark/tmp/ref-{os.getpid()}-{time.monotonic_ns()}"
         try:
-            self.disk.create(part, oid.hex().encode() + b"\n", sync=sync)
-            self._place(part, path)
+            with self.disk.created(part, oid.hex().encode() + b"\n") as fd:
+                yield Ready(name, oid, part, fd)
         finally:
             self.disk.discard(part)
+
+    def place(self, fresh: Ready, *, sync: bool) -> None:
+        """Gives it its name, which must be free, and reads it back."""
+        path = f"{self.base}/{fresh.name}"
+        self._make_dirs(os.path.dirname(fresh.name), sync)
+        self._link(fresh.part, path)
         if sync:
             self.disk.sync_dir(os.path.dirname(path))
-        if self._read_loose(name) != oid:
-            raise Damaged(f"The reference {name} was written but reads back as something else.")
+        if self.read(fresh.name) != fresh.oid:  # it may have been folded at once
+            raise Damaged(f"The reference {fresh.name} was written but reads back otherwise.")
 
     def delete(self, names: Iterable[str]) -> None:
         """Removes references, from packed-refs first: a crash never brings old ones back."""
@@ -138,7 +161,7 @@ class RefStore:
             self._unlink(loose)
         return len(loose)
 
-    def _place(self, part: str, path: str) -> None:
+    def _link(self, part: str, path: str) -> None:
         try:
             self.disk.link(part, path)
         except FileExistsError as error:

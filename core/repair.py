@@ -4,7 +4,8 @@ Adds before it removes, and removes by renaming into turnmark/damaged. The order
 if the process dies after each step (running it again goes on from any of them):
 1. directories and the files of the layout; 2. an index for each whole pack that lacks one, a new
 pack of the whole objects of each damaged one, durable and read back; 3. only then the damaged
-packs are put aside; 4. unreadable references are put aside and made anew from what they named;
+packs are put aside, and small trees that were lost with them written anew from what names their
+parts; 4. unreadable references are put aside and made anew from what they named;
 5. references of what is not whole are dropped, and named; 6. caches go, the generation moves.
 """
 
@@ -20,15 +21,15 @@ from .consolidate import PATIENCE, check_pack, is_whole, rebuild_views
 from .disk import Disk
 from .errors import Damaged, NoStore, TurnmarkError
 from .history import read_mark, read_snapshot
-from .model import Oid, parse_path, rfc3339
+from .model import FILE, TREE, Entry, Oid, Snapshot, parse_path, rfc3339
+from .objects import encode_tree, hash_object
 from .packs import (
     PackWriter,
     encode_index,
 )
-from .recorder import registry_path
 from .refs import HEADER, Refs, ref_name
 from .rescue import RawPack, whole_objects
-from .store import LAYOUT, Store
+from .store import LAYOUT, Store, registry_path
 from .sweep import drop_refs, halves
 from .verify import (
     DIRECTORIES,
@@ -36,6 +37,7 @@ from .verify import (
     PIN_LINE,
     Wholeness,
     content_of,
+    documents,
     is_directory,
     is_what_it_says,
     is_whole_file,
@@ -88,6 +90,7 @@ def repair(store: Store) -> Repaired:
         store.reload()
         work.packs()
         work.loose_objects()
+        work.tops()
         work.references()
         work.adopt()
         work.drop()
@@ -237,6 +240,26 @@ class _Repair:
             if not is_whole_file(self.disk, path):
                 self.put_aside(os.path.relpath(path, self.store.base))
 
+    def tops(self) -> None:
+        """The tree that holds `files` and `about` of a snapshot is told by its record as well."""
+        out = PackWriter(self.disk, f"{self.store.base}/objects/pack")
+        try:
+            for one in documents(self.store):
+                if isinstance(one, Snapshot):
+                    parts = {b"about": Entry(FILE, one.about), b"files": Entry(TREE, one.files)}
+                    data = encode_tree(parts.items())
+                    if not self.store.has(oid := hash_object("tree", data)):
+                        out.add("tree", oid, data)
+            if not len(out):
+                return
+            fresh = out.finish(sync=True)
+        finally:
+            out.drop()
+        self.disk.sync_dir(f"{self.store.base}/objects/pack")
+        check_pack(self.disk, fresh)
+        self.store.reload()
+        self.notes.append(f"Trees of snapshots that were lost were made anew in {fresh}.pack.")
+
     # 4
 
     def references(self) -> None:
@@ -270,11 +293,16 @@ class _Repair:
         if wrong:
             self.store.refs.delete(wrong)
             refs = {name: oid for name, oid in refs.items() if name not in wrong}
-        lost = lost_references(self.store, refs)
+        nowhere = {name for name, oid in refs.items() if not self.store.has(oid)}
+        lost = lost_references(self.store, {n: o for n, o in refs.items() if n not in nowhere})
         wholeness = Wholeness(self.store, full=True)
         for name, oid in {**lost.possible, **lost.certain}.items():
-            if not wholeness.damaged(oid):
+            whole = not wholeness.damaged(oid)
+            if whole or name in lost.certain:  # what is not whole `drop` will name, and drop
+                if name in nowhere:  # one digit of it may have been another
+                    self.store.refs.delete([name])
                 self.store.refs.create(name, oid, sync=True)
+            if whole:
                 self.notes.append(f"The reference {name} was missing and was made anew.")
 
     def _points_elsewhere(self, name: str, refs: Refs) -> bool:

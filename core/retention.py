@@ -32,10 +32,10 @@ from .errors import Damaged
 from .history import History, workspaces
 from .model import Mark, Oid, Snapshot, parse_path
 from .objects import parse_headers
-from .recorder import registry_path
 from .refs import TOP, ref_name
-from .store import NO_SPACE, Store
+from .store import NO_SPACE, Store, registry_path
 from .sweep import Reach, Swept, drop_refs, reclaim, repack, size_on_disk
+from .undo import open_turns
 
 MEGABYTE = 1 << 20
 HOUR_NS = 3600 * 1_000_000_000
@@ -107,13 +107,16 @@ def keep(
 ) -> Kept:
     """What stays of one workspace. Order is by number: clocks jump, numbers do not.
 
-    Bursts go before points: none stays that is older than a point that went.
+    Bursts go before points: none stays that is older than a point that went. However many points
+    came since, a turn that is still open stays as long as it is young: without its begin it could
+    not end, and what its agent goes on to do would be taken for the person's.
     """
     book = Book(tuple(marks), tuple(snapshots), frozenset(pins), live)
     age = _ages(book, now_ns)
     limit = policy.retention_days * 24 * HOUR_NS
     young = [row.seq for row in book.points if not limit or age[row.seq] <= limit]
     within = set(young[-policy.max_points :] if policy.max_points else young)
+    within |= book.running & set(young)
     points = [row for row in book.points if row.seq in within or book.is_fixed(row)]
     gone = max({row.seq for row in book.points} - {row.seq for row in points}, default=0)
     stays = _burst_rule(book, age, policy)
@@ -163,7 +166,7 @@ class Book:
     def points(self) -> list[Row]:
         """Begin and end of a turn are one point; ordered by the last mark of each."""
         found: dict[object, list[Mark]] = {}
-        for mark in sorted(self.marks, key=lambda mark: mark.seq):
+        for mark in self._in_order:
             found.setdefault(_point_key(mark), []).append(mark)
         return sorted((Row(tuple(group)) for group in found.values()), key=lambda row: row.seq)
 
@@ -189,6 +192,17 @@ class Book:
         pinned = {row.seq for row in rows if not self.pins.isdisjoint(row.ids())}
         last = {row.seq for row in rows if not self.newest.isdisjoint(row.own_ids())}
         return frozenset(pinned | (last if self.live else set()))
+
+    @cached_property
+    def running(self) -> frozenset[int]:
+        """The numbers of the turns that have not ended: of each session at most its last."""
+        last = {mark.session: mark.seq for mark in self._in_order if mark.kind == "turn-begin"}
+        begun = {mark.seq for mark in open_turns(self._in_order)} & set(last.values())
+        return frozenset(row.seq for row in self.points if row.seq in begun)
+
+    @cached_property
+    def _in_order(self) -> list[Mark]:
+        return sorted(self.marks, key=lambda mark: mark.seq)
 
     def is_fixed(self, row: Row) -> bool:
         return row.seq in self.fixed
@@ -592,8 +606,13 @@ class _Prune(_DryRun):
     """The real thing."""
 
     def drop(self, verdicts: dict[str, Verdict], ledgers: list[Ledger]) -> None:
-        """Confirmed under the lock: a mark or pin that came meanwhile may need what would go."""
+        """Confirmed under the lock: a mark or pin that came meanwhile may need what would go.
+
+        Where nothing is to go, as most often, nobody has to wait for that.
+        """
         store = self.store
+        if not any(one.names or one.whole for one in verdicts.values()):
+            return
         with store.exclusive(PATIENCE):
             store.sweep_leftovers()
             store.reload()

@@ -23,9 +23,8 @@ from .rollback import (
     finish_interrupted,
     planned_result,
     refusal_of,
-    seen_state,
-    stored_state,
 )
+from .states import seen_state, stored_state
 from .timeline import Timeline
 from .without import Rest, Side, Turn, without
 

@@ -7,33 +7,31 @@ itself be rolled back. The caller holds the workspace's lock.
 
 from __future__ import annotations
 
-import secrets
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from .about import decode_about
-from .apply import Journal, JournalFile, Staging, Transaction, give_back, unknown_in
+from .apply import Journal, JournalFile, Staging
+from .attribution import PERSON
 from .beneath import Beneath
-from .diff import diff_trees, entry_at
-from .disk import GONE
+from .diff import entry_at
 from .edits import Edits
-from .errors import BadInput, Damaged, TurnmarkError
+from .errors import BadInput, Damaged
 from .gitcontext import from_json, git_context, moved
 from .history import History, MarkSpec, read_snapshot
-from .model import EMPTY_TREE, Mark, Oid, RelPath, Snapshot, show_path
-from .plan import Left, Plan, State, Step, make_plan
-from .reading import NotAFile, read_stable
-from .recorder import Recorder, Seen
+from .model import Maker, Mark, Oid, RelPath, Snapshot, show_path
+from .plan import MINE, UNATTRIBUTED, Left, Plan, State, Step, make_plan
+from .recorder import Recorder
+from .staged import Work, clear_staging, journal_file, staged, take_back
+from .states import seen_state, stored_state
 from .store import Store, explain
 from .undo import Act, Op, Past, act_name, open_turns, stacks, standing_turns
 
 LEAST_OF_HASH = 8
 """So many digits of a plan's hash nobody hits upon without having seen it."""
 
-Outcome = Literal["done", "nothing", "planned", "conflicts", "refused"]
+Outcome = Literal["done", "nothing", "planned", "conflicts", "refused", "taken back"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,8 @@ class Result:
     """Written with the marks of a conflict in it, as was asked for."""
     mine: tuple[RelPath, ...] = ()
     """Edits of the person's own that the plan takes back."""
+    unattributed: tuple[RelPath, ...] = ()
+    """And those of which nobody can tell any more who made them."""
     warnings: tuple[str, ...] = ()
 
 
@@ -89,54 +89,77 @@ def preview(recorder: Recorder, request: Request) -> Result:
 
 def rollback(recorder: Recorder, request: Request) -> Result:
     """Makes the workspace equal to the target, but for what must be kept."""
+    ready = prepare(recorder, request)
+    if ready.planned.outcome == "refused":
+        return ready.planned
+    if not ready.planned.plan.steps:
+        if request.op != "rollback":  # it counts all the same, or no older one could be reached
+            extra = _extra(request, ready.before)
+            recorder.record(MarkSpec("rollback", request.title, extra=extra), ready.before)
+        return replace(ready.planned, outcome="nothing")
+    return carry_out(recorder, request, ready.planned, ready.then, ready.before)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A rollback before its first step: what is there is stored, what is to be done is known."""
+
+    planned: Result
+    then: State
+    before: Snapshot
+
+
+def prepare(recorder: Recorder, request: Request) -> Ready:
     store = recorder.store
     finish_interrupted(recorder)
     then = _target_state(store, request)
-    safety = recorder.take(sync=True, note=f"before {request.op}")
-    planned = _plan(recorder, request, stored_state(store, safety.snapshot), then)
+    before = recorder.take(sync=True, note=f"before {request.op}").snapshot
+    planned = _plan(recorder, request, stored_state(store, before), then)
     refusal = refusal_of(request, planned.plan)
     if refusal:
-        return replace(planned, outcome="refused", reason=refusal)
-    if not planned.plan.steps:
-        if request.op != "rollback":  # it counts all the same, or no older one could be reached
-            extra = _extra(request, safety.snapshot)
-            recorder.record(MarkSpec("rollback", request.title, extra=extra), safety.snapshot)
-        return replace(planned, outcome="nothing")
-    return carry_out(recorder, request, planned, then, safety.snapshot)
+        planned = replace(planned, outcome="refused", reason=refusal)
+    return Ready(planned, then, before)
 
 
 def _plan(recorder: Recorder, request: Request, now: State, then: State) -> Result:
     """What would be done, and what of it the person may not expect."""
-    store = recorder.store
-    mine = _of_the_person(recorder, request, now)
-    stays = mine if request.mine_stays else frozenset()
-    plan = make_plan(now, then, request.target, request.paths, stays)
-    _check_paths(store, request, plan, then)
-    lost = tuple(sorted({step.path for step in plan.steps} & mine))
-    warnings = tuple(_git_moved(recorder, request)) if plan.steps else ()
-    return replace(planned_result(recorder, request, plan), mine=lost, warnings=warnings)
+    plan = make_plan(now, then, request.target, request.paths)
+    others = _by_no_agent(recorder, request, now, plan) if request.op == "rollback" else {}
+    if request.mine_stays and others:
+        stays = {path: MINE if maker == PERSON else UNATTRIBUTED for path, maker in others.items()}
+        plan = make_plan(now, then, request.target, request.paths, stays)
+    _check_paths(recorder.store, request, plan, then)
+    touched = sorted({step.path for step in plan.steps} & others.keys())
+    return replace(
+        planned_result(recorder, request, plan),
+        mine=tuple(path for path in touched if others[path] == PERSON),
+        unattributed=tuple(path for path in touched if others[path] != PERSON),
+        warnings=tuple(_git_moved(recorder, request)) if plan.steps else (),
+    )
 
 
 def _git_moved(recorder: Recorder, request: Request) -> Iterator[str]:
     """Where the user's HEAD is another than at the newest mark of the point, or before it."""
-    marks = list(History(recorder.store, recorder.root.id).marks())
-    at_point = [mark for mark in marks if mark.seq <= request.seq]
+    at_point = [mark for mark in recorder.marks() if mark.seq <= request.seq]
     if request.op == "rollback" and at_point:
         then = from_json(at_point[-1].extra.get("git"))
         yield from moved(then, git_context(recorder.store.disk, recorder.root.path))
 
 
-def _of_the_person(recorder: Recorder, request: Request, now: State) -> frozenset[RelPath]:
+def _by_no_agent(
+    recorder: Recorder, request: Request, now: State, plan: Plan
+) -> dict[RelPath, Maker]:
+    """Of what the point has otherwise: the edits of the person, and of nobody knows whom."""
     store = recorder.store
-    if request.op != "rollback":
-        return frozenset()
     history = History(store, recorder.root.id)
+    edits = Edits(history, partial(stored_state, store), now, recorder.marks())
+    differing = {step.path for step in plan.steps} | {left.path for left in plan.kept}
     try:
-        return Edits(history, partial(stored_state, store), now).by_person(request.target)
+        return edits.by_no_agent(request.target, differing)
     except Damaged:
         if request.mine_stays:
             raise
-        return frozenset()  # what a preview says is no reason to refuse the way back
+        return {}  # what a preview says is no reason to refuse the way back
 
 
 def _target_state(store: Store, request: Request) -> State:
@@ -147,51 +170,6 @@ def _target_state(store: Store, request: Request) -> State:
             "Name the paths that you want from it.",
         )
     return stored_state(store, target)
-
-
-def stored_state(store: Store, snapshot: Snapshot) -> State:
-    about = decode_about(store.blob(snapshot.about))
-    return State(snapshot.files, about, store.tree, store.blob)
-
-
-def seen_state(recorder: Recorder, seen: Seen) -> State:
-    """What a look saw; contents that no snapshot holds are read where they are."""
-    store, root = recorder.store, recorder.root
-    base = recorder.last.files if recorder.last else EMPTY_TREE
-
-    def read_tree(oid: Oid) -> bytes:
-        found = seen.trees.get(oid)
-        return store.tree(oid) if found is None else found
-
-    fresh: dict[Oid, RelPath] = {}
-
-    def read_blob(oid: Oid) -> bytes:
-        if store.has(oid):
-            return store.blob(oid)
-        if not fresh:
-            found = diff_trees(read_tree, base, seen.files)
-            fresh.update({one.new.oid: one.path for one in found if one.new})
-        if oid not in fresh:
-            return store.blob(oid)
-        with Beneath(store.disk, root.path) as beneath:
-            return _read_now(beneath, fresh[oid])
-
-    return State(seen.files, decode_about(seen.about), read_tree, read_blob)
-
-
-def _read_now(beneath: Beneath, path: RelPath) -> bytes:
-    """What is there; nothing if it went away since the look."""
-    try:
-        at, name = beneath.parent(path)
-        if stat.S_ISLNK(beneath.disk.lstat(name, at).st_mode):
-            return beneath.disk.readlink(name, at)
-        return read_stable(beneath.disk, at, name).data
-    except NotAFile:
-        return b""
-    except OSError as error:
-        if error.errno in GONE:
-            return b""
-        raise
 
 
 def _check_paths(store: Store, request: Request, plan: Plan, then: State) -> None:
@@ -242,11 +220,15 @@ def _turns_undone(marks: Iterable[Mark], request: Request) -> tuple[dict[str, ob
     )
 
 
-def _before_spec(request: Request) -> MarkSpec:
+def before_spec(request: Request) -> MarkSpec:
     return MarkSpec("before-rollback", label=f"before {request.title}")
 
 
-def _result(planned: Result, conflicts: list[Left], undo: Oid) -> Result:
+def finished(planned: Result, conflicts: list[Left], before: Snapshot) -> Result:
+    return _with_left(planned, conflicts, before.id)
+
+
+def _with_left(planned: Result, conflicts: list[Left], undo: Oid) -> Result:
     whole = tuple(_first_per_path(conflicts))
     failed = {left.path for left in whole}
     done = any(step.path not in failed for step in planned.plan.steps)
@@ -267,10 +249,16 @@ def carry_out(
     recorder: Recorder, request: Request, planned: Result, then: State, before: Snapshot
 ) -> Result:
     """Does what was planned from the snapshot `before`; the target's snapshot is stored."""
-    recorder.record(_before_spec(request), before)
-    extra, steps = _extra(request, before), planned.plan.steps
-    conflicts = _transact(recorder, steps, then, before.id, request.target, extra)
-    return _result(planned, conflicts, before.id)
+    recorder.record(before_spec(request), before)
+    work = work_of(request, planned, then, before)
+    with staged(recorder, work) as ready:
+        left = ready.go_on()
+    return finished(planned, left, before)
+
+
+def work_of(request: Request, planned: Result, then: State, before: Snapshot) -> Work:
+    steps = planned.plan.steps
+    return Work(steps, then, before.id, request.target, _extra(request, before))
 
 
 def _extra(request: Request, before: Snapshot) -> dict[str, Any]:
@@ -288,113 +276,12 @@ def _extra(request: Request, before: Snapshot) -> dict[str, Any]:
     }
 
 
-def _transact(
-    recorder: Recorder,
-    steps: tuple[Step, ...],
-    then: State,
-    before: Oid,
-    target: Oid,
-    extra: dict[str, Any],
-    *,
-    resumed: bool = False,
-) -> list[Left]:
-    """One journalled pass over the tree; see `apply` for what is true in between."""
-    store = recorder.store
-    journal = _journal_file(recorder)
-    tx = secrets.token_hex(8)
-    with Beneath(store.disk, recorder.root.path) as beneath:
-        if beneath.identity != recorder.tree.identity:
-            raise TurnmarkError(
-                f"Another directory has taken the place of {recorder.root.shown}.",
-                "Nothing was changed; look again.",
-            )
-        work = Transaction(beneath, tx, steps)
-        try:
-            journal.begin(Journal(tx, beneath.identity, target, before, steps, extra, resumed))
-            _stage(recorder, work, then, journal)
-            journal.mark_applying()
-            work.run()
-            left = _verify(recorder, steps, then, target, extra | {"tx": tx}, work.conflicts)
-            left += _clear_staging(recorder, work.staging, steps)
-            journal.finish()
-        except OSError as error:
-            raise _interrupted(recorder, error) from error
-        finally:
-            work.staging.close()
-    return left
-
-
-def _journal_file(recorder: Recorder) -> JournalFile:
-    return JournalFile(recorder.store.disk, recorder.store.base, recorder.root.id)
-
-
-def _stage(recorder: Recorder, work: Transaction, then: State, journal: JournalFile) -> None:
-    try:
-        work.stage(then.read_blob)
-    except (OSError, TurnmarkError) as error:
-        _take_back(work.staging, work.steps)
-        journal.finish()
-        if isinstance(error, OSError):
-            raise explain(error, "stage the rollback", recorder.root.shown) from error
-        raise
-
-
-def _take_back(staging: Staging, steps: tuple[Step, ...]) -> None:
-    """Of a transaction that has not begun to change the tree, nothing is left in it."""
-    if staging.fd >= 0 or staging.open():
-        give_back(staging, steps, strays=True)
-        staging.remove(staging.names())
-        staging.close()
-
-
-def _interrupted(recorder: Recorder, error: OSError) -> TurnmarkError:
-    cause = explain(error, "finish the rollback", recorder.root.shown)
-    return TurnmarkError(
-        cause.message, "Nothing is lost; the next turnmark command finishes it. " + cause.hint
-    )
-
-
-def _verify(
-    recorder: Recorder,
-    steps: tuple[Step, ...],
-    then: State,
-    target: Oid,
-    extra: dict[str, Any],
-    conflicts: list[Left],
-) -> list[Left]:
-    """Records what is there now, and says what is still not as the point has it."""
-    paths = {step.path for step in steps}
-    spec = MarkSpec("rollback", label=str(extra["title"]), extra=extra)
-    taken = recorder.take(paths, spec, sync=True)
-    after = make_plan(stored_state(recorder.store, taken.snapshot), then, target)
-    known = {left.path for left in conflicts}
-    aims = {(step.path, step.new) for step in steps}  # of a directory only opened: as it was
-    late = {s.path for s in after.steps if s.old != s.new and (s.path, s.new) in aims} - known
-    return [*conflicts, *(Left(path, "changed while rolling back") for path in sorted(late))]
-
-
-def _clear_staging(recorder: Recorder, staging: Staging, steps: tuple[Step, ...]) -> list[Left]:
-    """Empties staging; bytes that the store does not hold are stored first, and named."""
-    saved = give_back(staging, steps)
-    names = staging.names()
-    unknown = unknown_in(staging, steps)
-    if unknown:
-        kept = recorder.keep_displaced(unknown, "written while a rollback was under way")
-        shown = kept.id.hex()[:12]
-        saved += [
-            Left(path, f"written while rolling back; saved: turnmark cat {shown} {show_path(path)}")
-            for path in unknown
-        ]
-    staging.remove(names)
-    return saved
-
-
 # After a crash
 
 
 def finish_interrupted(recorder: Recorder) -> Result | None:
     """Finishes the rollback that a killed process left, or clears away one that had not begun."""
-    journal = _journal_file(recorder)
+    journal = journal_file(recorder)
     record = journal.read()
     if record is None:
         return None
@@ -403,12 +290,12 @@ def finish_interrupted(recorder: Recorder) -> Result | None:
         try:
             here = recorder.store.disk.exists(staging.name, beneath.fd)
             if beneath.identity != record.root and not here:  # a disk's number may change
-                journal.finish()
+                journal.finish(record.group)
                 return None
-            if not journal.is_applying():
-                _take_back(staging, record.steps)
+            if not journal.is_applying(record):
+                take_back(staging, record.steps)
                 if not record.resumed:
-                    journal.finish()
+                    journal.finish(record.group)
                     return None
             return _roll_forward(recorder, record, staging, journal)
         except OSError as error:
@@ -423,24 +310,24 @@ def _roll_forward(
     """First what is there becomes a snapshot, then every path that nobody changed is finished."""
     store = recorder.store
     here = recorder.take(sync=True, note="found after an interrupted rollback").snapshot
-    saved = _clear_staging(recorder, staging, record.steps) if staging.open() else []
+    saved = clear_staging(recorder, staging, record.steps) if staging.open() else []
     staging.close()
     try:
         then = stored_state(store, read_snapshot(store, record.target))
         plan = make_plan(stored_state(store, here), then, record.target)
     except Damaged:
-        journal.finish()  # the point is lost: what is there stays, and is stored
+        journal.finish(record.group)  # the point is lost: what is there stays, and is stored
         raise
     steps, strange = _still_ours(plan, record)
     left = strange + saved
     if steps or not _recorded(recorder, record.tx):
-        left += _transact(
-            *(recorder, steps, then, record.before, record.target, record.extra), resumed=True
-        )
+        work = Work(steps, then, record.before, record.target, record.extra)
+        with staged(recorder, work, resumed=True, group=record.group) as ready:
+            left += ready.go_on()
     else:
-        journal.finish()
+        journal.finish(record.group)
     done = replace(plan, steps=steps)
-    return _result(Result("done", done, plan.kept), left, record.before)
+    return _with_left(Result("done", done, plan.kept), left, record.before)
 
 
 def _still_ours(plan: Plan, record: Journal) -> tuple[tuple[Step, ...], list[Left]]:

@@ -42,6 +42,8 @@ from .worktree import Dir, WorkTree
 
 WIDTH = 5
 """Numbers kept of a name's stat: mode, inode, size, modification and change time."""
+A_DIRECTORY = (stat.S_IFDIR, 0, 0, 0, 0)
+"""All that is kept of one, which spares its stat: whoever enters it sees its mode and contents."""
 DOUBT = -1
 """As a modification time: never equal to a real one, so that the name is looked at again."""
 MASK = (1 << 63) - 1
@@ -232,11 +234,15 @@ class Look:
         numbers: list[int] = []
         with self.disk.scandir(fd) as found:
             for item in found:
+                name = item.name
+                if item.is_dir(follow_symlinks=False):  # as the listing says: costs no call
+                    names.append(name)
+                    numbers += A_DIRECTORY
+                    continue
                 try:
                     info = item.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                name = item.name
                 names.append(name)
                 numbers += _numbers(info)
                 if info.st_nlink > 1 or name.endswith(MAPPED):
@@ -353,7 +359,9 @@ class Look:
         _replace(frame.stats, at, found.stat)
         if found.torn:
             self._gap(frame, name, "torn")
-        if found.torn or _may_be_stale(name, found.stat, begun):
+        if found.held:
+            self.always.add(join(frame.path, name))
+        if found.torn or found.held or _may_be_stale(name, found.stat, begun):
             self._doubt_at(frame, at)
         oid = hash_object("blob", found.data)
         if self._is_new(frame, name, oid):
@@ -674,7 +682,9 @@ class Look:
         if found.torn or found.stat.st_mode != info.st_mode or 0 < cap < len(found.data):
             return None
         _replace(stats, at, found.stat)
-        if _may_be_stale(name, found.stat, begun):
+        if found.held:
+            self.always.add(join(path, name))
+        if found.held or _may_be_stale(name, found.stat, begun):
             stats[at + 3] = DOUBT
         oid = hash_object("blob", found.data)
         if oid != entry.oid:
@@ -875,10 +885,9 @@ def _file_entry(mode: int, oid: Oid) -> Entry:
 
 
 def _numbers(info: os.stat_result) -> tuple[int, int, int, int, int]:
-    """A directory is known by mode and inode alone: what is in it is looked at anyway."""
     mode = info.st_mode
     if mode & 0o170000 == 0o040000:
-        return mode, info.st_ino & MASK, 0, 0, 0
+        return A_DIRECTORY
     return mode, info.st_ino & MASK, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 

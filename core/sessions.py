@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -24,13 +24,15 @@ import yaml
 
 from .disk import GONE, REAL, Disk
 from .errors import BadInput, Busy, TurnmarkError
-from .model import rfc3339
+from .model import Mark, rfc3339
 from .store import explain
 
 State = dict[str, Any]
 Clock = Callable[[], int]
 
 OWN = "turnmark"
+ALONE = "notes_only"
+"""Among our notes: the rest of the document is ours as well, made for want of the agent's own."""
 END = ".yaml"
 LOCK = ".lock"
 UNFINISHED = ".new"
@@ -73,6 +75,16 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What a collection goes by, in nanoseconds."""
+
+    now: int
+    other: float
+    completed: float
+    only_notes: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TurnNote:
     """A begin or an end of a turn in one workspace, as its mark tells it."""
 
@@ -87,6 +99,8 @@ class TurnNote:
     label: str = ""
     status: str | None = None
     pid: int | None = None
+    time_ns: int | None = None
+    """When it was; None: now."""
 
 
 @dataclass
@@ -144,31 +158,58 @@ class Sessions:
         return tuple(sorted(n for n, match in found if match and session in ("", match[1])))
 
     def garbage_collect(
-        self, max_age_days: float = 7, completed_days: float = 1, now_ns: int | None = None
+        self,
+        max_age_days: float = 7,
+        completed_days: float = 1,
+        now_ns: int | None = None,
+        *,
+        only_notes: bool = False,
     ) -> Collected:
         """Removes what nobody has touched for long, sooner what is completed. Never raises.
 
-        What cannot be parsed is set aside, whatever its age.
+        What cannot be parsed is set aside, whatever its age. only_notes: what an agent, or a
+        person, has written something in stays.
         """
         now = self.clock() if now_ns is None else now_ns
-        limits = (max_age_days * DAY_NS, min(completed_days, max_age_days) * DAY_NS)
+        limits = Limits(
+            now, max_age_days * DAY_NS, min(completed_days, max_age_days) * DAY_NS, only_notes
+        )
         try:
             if not self.disk.exists(self.directory):
                 return Collected()
             with self._locked():
-                return self._collect(now, limits)
+                return self._collect(limits)
         except (OSError, TurnmarkError) as error:
             return Collected(errors=(str(error),))
 
-    def note_turn(self, session: str, note: TurnNote) -> State:
+    def note_turn(self, session: str, note: TurnNote) -> State | None:
         """Keeps, in the session's own document, which workspaces and turns it has, and the last
         point; makes the document where the agent has written none. Any id of an agent will do."""
+        return self.note_turns(session, [note])
+
+    def note_turns(
+        self, session: str, notes: Iterable[TurnNote], *, if_open: bool = False
+    ) -> State | None:
+        """Several in one step. if_open: only into a document that says a turn is open, and what
+        it lacks."""
         name = file_id(session)
+        if if_open and not self.disk.exists(self._path(name)):
+            return None
         with self._locked():
             known = self._known(name)
-            own = _noted((known or {}).get(OWN), session, note, rfc3339(self.clock()))
-            state = {**(known or _begun(note)), OWN: own}
+            own = {ALONE: True} if known is None else _mapping(known.get(OWN))
+            if if_open:
+                notes = _missing(own, notes) if own.get("open") is True else []
+            state = known
+            for note in notes:
+                state = state or {**_begun(note), "created": self._time(note)}
+                own = _noted(own, session, note, self._time(note))
+            if state is None or own == state.get(OWN):
+                return state
             return self._save(name, state, known, own=own)
+
+    def _time(self, note: TurnNote) -> str:
+        return rfc3339(note.time_ns or self.clock())
 
     # One file
 
@@ -219,7 +260,9 @@ class Sessions:
         created = fresh.get("created") or (known or {}).get("created") or now
         head = {"session_id": name, "task": "", "status": "in_progress"}
         state = {**head, **fresh, "session_id": name, "created": created, "updated": now}
-        own = own or (known or {}).get(OWN)
+        if own is None:  # not we, but somebody with something to say
+            own = dict(_mapping((known or {}).get(OWN)))
+            own.pop(ALONE, None)
         if own:
             state[OWN] = own
         data = encode(state)
@@ -245,7 +288,7 @@ class Sessions:
 
     # Collecting
 
-    def _collect(self, now: int, limits: tuple[float, float]) -> Collected:
+    def _collect(self, limits: Limits) -> Collected:
         removed: list[str] = []
         aside: list[str] = []
         errors: list[str] = []
@@ -255,7 +298,7 @@ class Sessions:
         for name in self.list():
             try:
                 state = self._load(name)
-                if state is not None and self._is_old(name, state, now, limits):
+                if state is not None and self._is_old(name, state, limits):
                     self.disk.unlink(self._path(name))
                     removed.append(name)
             except _Damage:
@@ -264,12 +307,15 @@ class Sessions:
                 errors.append(f"{name}: {error}")
         return Collected(tuple(removed), tuple(aside), tuple(errors))
 
-    def _is_old(self, name: str, state: State, now: int, limits: tuple[float, float]) -> bool:
+    def _is_old(self, name: str, state: State, limits: Limits) -> bool:
         """By its own word, else by the file's; a stamp of the future is as good as now."""
+        if limits.only_notes and _mapping(state.get(OWN)).get(ALONE) is not True:
+            return False
         touched = moment_of(state.get("updated"))
         if touched is None:
             touched = self.disk.lstat(self._path(name)).st_mtime_ns
-        return now - touched > limits[state.get("status") == "completed"]
+        most = limits.completed if state.get("status") == "completed" else limits.other
+        return limits.now - touched > most
 
 
 # Ids
@@ -428,9 +474,41 @@ def note_of(action: str, data: Mapping[str, Any]) -> TurnNote:
         turn_id=data.get("turn_id"),
         agent=data.get("agent"),
         label=data.get("label", ""),
-        status=data.get("status"),
+        status=data.get("status") or (None if action == "turn.begin" else "ok"),
         pid=data.get("pid"),
     )
+
+
+def note_of_mark(root: str, mark: Mark) -> TurnNote:
+    """The same, from the mark that was made of it."""
+    return TurnNote(
+        kind="begin" if mark.kind == "turn-begin" else "end",
+        workspace=mark.workspace,
+        root=root,
+        turn=mark.turn or 0,
+        point=mark.snapshot.hex(),
+        seq=mark.seq,
+        turn_id=mark.turn_id,
+        agent=mark.agent,
+        label=mark.label,
+        status=mark.status,
+        time_ns=mark.time_ns,
+    )
+
+
+def _missing(own: State, notes: Iterable[TurnNote]) -> list[TurnNote]:
+    """Those of which our notes do not say it all: ends of open turns, and turns that came later."""
+    turns = _mappings(own.get("turns"))
+    return [note for note in notes if _is_missing(turns, note)]
+
+
+def _is_missing(turns: list[State], note: TurnNote) -> bool:
+    here = [turn for turn in turns if turn.get("workspace") == note.workspace]
+    known = next((turn for turn in here if turn.get("turn") == note.turn), None)
+    if known is not None:
+        return note.kind == "end" and "ended" not in known
+    numbers = (turn.get("turn") for turn in here)
+    return note.turn > max((n for n in numbers if isinstance(n, int)), default=0)
 
 
 def _begun(note: TurnNote) -> State:

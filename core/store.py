@@ -9,10 +9,11 @@ import errno
 import json
 import os
 import stat
+import time
 import zlib
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from .disk import REAL, Disk
@@ -20,7 +21,7 @@ from .errors import Busy, Damaged, NoStore, TurnmarkError
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
 from .packs import HINT, TEMPORARY, Pack, PackWriter
-from .refs import RefStore
+from .refs import Ready, RefStore
 
 LAYOUT = 1
 PACK_BYTES = 100_000_000
@@ -29,6 +30,10 @@ SMALL_PACK = 5_000
 ASKED_MANY = 500
 WAIT = 5.0
 LOOKS = 10
+GATE = 0.05
+"""Longer than a writer usually takes; so long new ones may be kept waiting by the gate."""
+BREATH = 0.02
+"""Between two tries, so that those who were kept waiting come first."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 FSCK_IGNORED = (
@@ -72,6 +77,7 @@ class Store:
         self._to_gather = True
         self._gathered: set[str] = set()
         self._large: list[Pack] = []
+        self._likely: Pack | None = None
         self._small: set[Oid] = set()
         self._packs_stamp: tuple[int, int] = (0, 0)
 
@@ -198,13 +204,29 @@ class Store:
 
     @contextmanager
     def exclusive(self, wait: float = WAIT) -> Iterator[None]:
-        """For the moments in which packs or references go away; the gate keeps new writers out."""
+        """For the moments in which packs or references go away; the gate keeps new writers out.
+
+        Only so long as a writer usually takes: behind one that stores a large tree for the first
+        time, the others must not have to wait for whoever waits for that one.
+        """
         self._refuse_readable_only()
-        with (
-            self._lock("gate", exclusive=True, wait=wait, what="The store"),
-            self._lock("store", exclusive=True, wait=wait, what="The store"),
-        ):
+        until = time.monotonic() + wait
+        while (both := self._gate_and_store(wait)) is None:
+            if time.monotonic() >= until:
+                raise self._busy("store", "The store", wait)
+            time.sleep(BREATH)
+        with both:
             yield
+
+    def _gate_and_store(self, wait: float) -> ExitStack | None:
+        with ExitStack() as both:
+            both.enter_context(self._lock("gate", exclusive=True, wait=wait, what="The store"))
+            try:
+                store = self._lock("store", exclusive=True, wait=GATE, what="The store")
+                both.enter_context(store)
+            except Busy:
+                return None
+            return both.pop_all()
 
     @contextmanager
     def maintaining(self, wait: float = WAIT) -> Iterator[None]:
@@ -217,19 +239,24 @@ class Store:
     @contextmanager
     def _lock(self, name: str, *, exclusive: bool, wait: float, what: str) -> Iterator[list[int]]:
         """Yields the descriptor in a list, from which the holder may take it to close it early."""
-        path = f"{self.base}/turnmark/locks/{name}"
         with self._explained("lock the store"):
-            held = [self.disk.open(path, os.O_RDWR | os.O_CREAT)]
+            held = [self.disk.open(self._lock_path(name), os.O_RDWR | os.O_CREAT)]
         try:
             if not self.disk.lock(held[0], exclusive=exclusive, wait=wait):
-                raise Busy(
-                    f"{what} is in use by another turnmark process.",
-                    f"Waited {wait:g} s; try again, or see `fuser {path}`.",
-                )
+                raise self._busy(name, what, wait)
             yield held
         finally:
             for fd in held:
                 self.disk.close(fd)
+
+    def _lock_path(self, name: str) -> str:
+        return f"{self.base}/turnmark/locks/{name}"
+
+    def _busy(self, name: str, what: str, wait: float) -> Busy:
+        return Busy(
+            f"{what} is in use by another turnmark process.",
+            f"Waited {wait:g} s; try again, or see `fuser {self._lock_path(name)}`.",
+        )
 
     def _refuse_readable_only(self) -> None:
         if self.readable_only:
@@ -262,6 +289,7 @@ class Store:
         with self.disk.scandir(path) as found:
             names = {entry.name for entry in found}
         whole = {n[:-4] for n in names if n.endswith(".idx") and n[:-4] + ".pack" in names}
+        self._likely = None
         for name in self._packs.keys() - whole:
             self._packs.pop(name).close()
         self._cruft = {n[:-7] for n in names if n.endswith(".mtimes")}
@@ -343,6 +371,11 @@ class Store:
         raise Damaged(f"The store lacks the object {oid.hex()}.", HINT)
 
     def _read_packed(self, oid: Oid) -> tuple[Kind, bytes] | None:
+        """First from the pack that was read last: what belongs together was written together, and
+        to see whether packs came or went costs as much again as the reading."""
+        found = self._read_likely(oid)
+        if found is not None:
+            return found
         damage: Damaged | None = None
         for pack in self.packs():
             try:
@@ -353,12 +386,32 @@ class Store:
                 damage = error
                 continue
             if found is not None:
+                self._likely = pack
                 return found
         if damage is not None and (loose := self._read_loose(oid)) is not None:
             return loose
         if damage is not None:
             raise damage
         return None
+
+    def _read_likely(self, oid: Oid) -> tuple[Kind, bytes] | None:
+        likely = self._likely
+        try:
+            return likely.read(oid) if likely is not None else None
+        except Damaged:  # it may be gone by now; all are asked, and this one too if it is not
+            return None
+
+    def size(self, oid: Oid) -> int:
+        """The length of an object, which is read for it only where no pack can say."""
+        likely = self._likely
+        for pack in (likely,) if likely is not None and likely.holds(oid) else self.packs():
+            try:
+                found = pack.size_of(oid)
+            except Damaged:
+                continue  # another copy may be whole, and reading says it best if none is
+            if found is not None:
+                return found
+        return len(self.read(oid)[1])
 
     def blob(self, oid: Oid) -> bytes:
         return self._of_kind("blob", oid)
@@ -434,6 +487,8 @@ class Writer:
         self._pack: PackWriter | None = None
         self._finished: list[str] = []
         self._written: set[Oid] = set()
+        self._ready: list[Ready] = []
+        self._open = ExitStack()
         store.packs()  # the lock is held: what is there now stays until it is given back
         self._loose = store.may_have_loose()
 
@@ -446,7 +501,7 @@ class Writer:
                 pack.add(kind, oid, data)
                 self.objects += 1
                 if pack.size > PACK_BYTES or len(pack) >= PACK_OBJECTS:
-                    self._finish_pack(sync=True)  # memory stays flat, an interruption cheap
+                    self._finish_pack()  # memory stays flat, an interruption cheap
         except OSError as error:
             raise explain(error, "write to the store", self.store.base) from error
         return oid
@@ -464,18 +519,28 @@ class Writer:
             self._pack = PackWriter(self.store.disk, f"{self.store.base}/objects/pack")
         return self._pack
 
-    def _finish_pack(self, *, sync: bool) -> None:
+    def _finish_pack(self, along: Iterable[int] = ()) -> None:
+        """Always synced: of an object that is seen, another writer may make a durable point."""
         pack = self._pack
         if pack is None:
             return
-        self._finished.append(pack.finish(sync=sync))
+        self._finished.append(pack.finish(sync=True, along=along))
         self.size += pack.size
         self._written.update(pack.entries)
         self._pack = None
 
-    def settle(self, *, sync: bool) -> Stored:
-        """Makes what was added durable and reads it back; only then may a reference be made."""
-        self._finish_pack(sync=sync)
+    def settle(self, *, sync: bool, refs: Iterable[tuple[str, Oid]] = ()) -> Stored:
+        """Syncs what was added and reads it back; only then may a reference be made.
+
+        The references that are to be published then are written already, but for their names.
+        Without `sync` the directories are not: a power cut may take the last changes away, whole.
+        """
+        for name, oid in refs:
+            self._ready.append(self._open.enter_context(self.store.refs.ready(name, oid)))
+        along = [one.fd for one in self._ready]
+        if self._pack is None:
+            self.store.disk.sync_all(along)
+        self._finish_pack(along)
         if sync and self._finished:
             self.store.disk.sync_dir(f"{self.store.base}/objects/pack")
         self._remember_unsynced(sync=sync)
@@ -500,14 +565,24 @@ class Writer:
                 disk.sync_fs(fd)
             disk.discard(marker)
 
-    def publish(self, name: str, oid: Oid, *, sync: bool) -> None:
-        self.store.refs.create(name, oid, sync=sync)
+    def publish(self, *, sync: bool) -> None:
+        """Makes the references that were made ready, each durable before the next."""
+        for one in self._ready:
+            self.store.refs.place(one, sync=sync)
+        self._open.close()
+        self._ready = []
 
     def drop(self) -> None:
         """Lets go of what was not settled; finished packs stay, harmless and unreferenced."""
         if self._pack is not None:
             self._pack.drop()
             self._pack = None
+        self._open.close()
+
+
+def registry_path(store: Store, workspace: str) -> str:
+    """Where it is noted which directory a workspace is."""
+    return f"{store.base}/turnmark/workspaces/{workspace}.json"
 
 
 def explain(error: OSError, what: str, where: str) -> TurnmarkError:

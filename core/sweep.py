@@ -7,8 +7,9 @@ Order of a sweep, and what is true if the process dies after each step:
 2. without a lock: reachable entries of packs with much dead in them go into a new pack, durable and
    read back: they are there twice, a later sweep or consolidation removes one of them;
 3. exclusive lock, for which every writer has made its reference: references are listed again, and
-   what they reach since is copied too; only now the generation moves, and old packs are unlinked
-   (see `consolidate`). Whatever a reference reaches is in a pack that was synced and read back.
+   what they reach since is copied too; only now the generation moves, and old packs are hidden and
+   then unlinked (see `consolidate`). Whatever a reference reaches is in a pack that was synced and
+   read back.
 Where a reachable commit, tree or tag cannot be read, what lies below it is unknown: then nothing is
 dropped at all, until `verify.repair` has named what is lost. A pack that fails its check stays.
 """
@@ -20,7 +21,7 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Collection, Container, Iterable, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from .consolidate import (
@@ -28,12 +29,14 @@ from .consolidate import (
     Source,
     bytes_used,
     check_pack,
+    fold,
+    hide_packs,
     is_kept,
     is_whole,
     merge,
     pack_names,
     rebuild_views,
-    unlink_packs,
+    unlink_hidden,
 )
 from .errors import Damaged, TurnmarkError
 from .model import EMPTY_TREE, Oid
@@ -219,20 +222,35 @@ class _Work:
         return [merge(self.store, sources, wanted)] if sources else []
 
     def retire(self, fresh: Iterable[str]) -> None:
-        """Unlinks what goes, once everything that any reference reaches is elsewhere."""
+        """Hides and unlinks what goes, once everything that any reference reaches is elsewhere.
+
+        What came meanwhile is caught up with before the lock is taken, for which everybody waits.
+        """
         store = self.store
+        fold(store)
+        kept = list(fresh)
+        self._cover(kept)
+        if not self._catch_up(kept):
+            return
         with store.exclusive(PATIENCE):
-            store.reload()
-            if not self.walk():
+            if not self._catch_up(kept):
                 return
-            kept = list(fresh)
-            self._cover(kept)
-            kept += self._merge(self._uncovered())
-            self._cover(kept[-1:])
             left = self._uncovered()
             if left:
                 raise Damaged(f"{len(left)} objects could not be copied; nothing was removed.")
-            self._remove(kept)
+            gone = [pack.path for pack in self.going if pack.path not in kept]
+            self._hide(gone)
+        unlink_hidden(store, gone)
+
+    def _catch_up(self, kept: list[str]) -> bool:
+        """Copies what is reachable since; False where that is not known."""
+        self.store.reload()
+        if not self.walk():
+            return False
+        more = self._merge(self._uncovered())
+        self._cover(more)
+        kept += more
+        return True
 
     def _cover(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -244,17 +262,16 @@ class _Work:
         held = {oid for pack in self.going for oid in pack.oids()}
         return (held & self.reach.oids) - self.covered
 
-    def _remove(self, kept: Container[str]) -> None:
+    def _hide(self, paths: Sequence[str]) -> None:
+        """What nobody but the holder of the exclusive lock may take away."""
         store = self.store
-        paths = [pack.path for pack in self.going if pack.path not in kept]
-        if paths:
-            store.next_generation()
-            unlink_packs(store, paths)
         store.sweep_leftovers()
         if not self.errors:
             _unlink_halves(store)
         _unlink_foreign(store)
-        store.refs.fold()
+        if paths:
+            store.next_generation()
+            hide_packs(store, paths)
         store.reload()
         trim_dropped(store)
 
@@ -343,7 +360,7 @@ def parse_dropped(data: bytes) -> set[Oid]:
     """A line for each, and a last one that says that none was cut off."""
     *lines, last = data.split() or [b""]
     try:
-        if last != b"end":
+        if last != b"end" or any(len(line) != 40 for line in lines):
             raise ValueError(last)
         return {Oid(bytes.fromhex(line.decode("ascii"))) for line in lines}
     except ValueError as error:

@@ -19,8 +19,7 @@ from .counts import CountBook
 from .errors import BadInput, Damaged
 from .history import History, read_snapshot, workspaces
 from .model import Counts, Maker, Mark, Oid, Point, PointKind, Snapshot, Status, rfc3339
-from .recorder import registry_path
-from .store import Store
+from .store import Store, registry_path
 
 SHORT = 10
 """Characters of an id that people are shown; any seven are understood."""

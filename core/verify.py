@@ -26,10 +26,9 @@ from .objects import Kind, parse_tree, references
 from .packs import (
     KINDS,
 )
-from .recorder import registry_path
 from .refs import TOP, Refs, ref_name
 from .roots import root_of
-from .store import CONFIG, Store
+from .store import CONFIG, Store, registry_path
 from .sweep import dropped, parse_dropped
 
 HEAD = b"ref: refs/heads/main\n"
@@ -433,11 +432,11 @@ def lost_references(store: Store, refs: Refs) -> Lost:
     for workspace, _, seq in map(parts_of, refs):
         if workspace is not None and seq is not None:
             last[workspace] = max(last.get(workspace, 0), seq)
-    documents = sorted(_documents(store), key=lambda item: item.time_ns)
-    published = {item.prev for item in documents}
+    every = sorted(documents(store), key=lambda item: item.time_ns)
+    published = {item.prev for item in every}
     certain: dict[str, Oid] = {}
     possible: dict[str, Oid] = {}
-    for item in documents:
+    for item in every:
         if item.id in known or (item.workspace, item.seq) in taken:
             continue
         kind, slack = ("s", 1) if isinstance(item, Snapshot) else ("m", 2)
@@ -458,7 +457,7 @@ def _dropped_or_nothing(store: Store) -> set[Oid]:
         return set()
 
 
-def _documents(store: Store) -> Iterator[Snapshot | Mark]:
+def documents(store: Store) -> Iterator[Snapshot | Mark]:
     """Every snapshot and mark in the packs, referenced or not."""
     for kind, oid in _commits_and_tags(store):
         try:

@@ -1,4 +1,4 @@
-"""What became of a path, a name or a text over all snapshots of one workspace.
+"""When a name or a text was there, over all snapshots of one workspace.
 
 Reads the history, each tree and each content once; knows nothing of points, nor of who asks.
 """
@@ -18,7 +18,6 @@ from .model import (
     EMPTY_TREE,
     EXEC,
     FILE,
-    LINK,
     TREE,
     Entry,
     GapReason,
@@ -28,23 +27,8 @@ from .model import (
     parents,
     parse_path,
 )
-from .objects import parse_tree
-from .store import Store
 
 Matches = Callable[[RelPath, Entry], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """How a path was from one snapshot until the next version; without an entry it was absent."""
-
-    snapshot: Snapshot
-    entry: Entry | None
-    mode: int | None = None
-    gap: GapReason | None = None
-
-    def same(self, other: Version) -> bool:
-        return (self.entry, self.mode, self.gap) == (other.entry, other.mode, other.gap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,79 +54,6 @@ class Sighting:
 def gap_at(about: About, path: RelPath) -> GapReason | None:
     """Why a path, or a directory above it, was not captured."""
     return next((about.gaps[top] for top in (path, *parents(path)) if top in about.gaps), None)
-
-
-# One path
-
-
-def history_of(history: History, path: RelPath) -> list[Version]:
-    """The versions of a path, newest first; empty if no snapshot ever knew of it."""
-    trail = _Trail(history.store, path)
-    out: list[Version] = []
-    known = Version(_NEVER, None)
-    for found in _each(history, trail.version):
-        if found.snapshot.partial:  # holds a few paths that a rollback met; others say nothing
-            out += [found] if found.entry else []
-        elif not found.same(known):
-            known = found
-            out.append(found)
-    return out[::-1]
-
-
-_NEVER = Snapshot(Oid(b""), "", 0, 0, EMPTY_TREE, Oid(b""))
-
-
-def _each(history: History, look: Callable[[Snapshot], Version]) -> Iterator[Version]:
-    for snapshot in history.snapshots():
-        if snapshot.is_planned:
-            continue
-        try:
-            yield look(snapshot)
-        except Damaged as error:
-            history.damage.append(error.message)
-
-
-class _Trail:
-    """Follows one path through many trees."""
-
-    def __init__(self, store: Store, path: RelPath) -> None:
-        self._store = store
-        self._path = path
-        self._names = path.split(b"/") if path else []
-        self._children: dict[tuple[Oid, bytes], Entry | None] = {}
-        self._facts: dict[tuple[Oid, int], tuple[int | None, GapReason | None, bool]] = {}
-
-    def version(self, snapshot: Snapshot) -> Version:
-        entry = self._entry(snapshot.files)
-        mode, gap, empty = self._about(snapshot.about, entry.mode if entry else TREE)
-        if entry is None and empty:
-            entry = Entry(TREE, EMPTY_TREE)
-        return Version(snapshot, entry, mode if entry else None, gap)
-
-    def _entry(self, tree: Oid) -> Entry | None:
-        found: Entry | None = Entry(TREE, tree)
-        for name in self._names:
-            if found is None or found.mode != TREE:
-                return None
-            found = self._child(found.oid, name)
-        return found
-
-    def _child(self, tree: Oid, name: bytes) -> Entry | None:
-        key = (tree, name)
-        if key not in self._children:
-            self._children[key] = parse_tree(self._store.tree(tree)).get(name)
-        return self._children[key]
-
-    def _about(self, oid: Oid, kind: int) -> tuple[int | None, GapReason | None, bool]:
-        key = (oid, kind)
-        if key not in self._facts:
-            about = decode_about(self._store.blob(oid))
-            mode = None if kind == LINK else about.mode(self._path, kind)
-            self._facts[key] = mode, gap_at(about, self._path), self._path in about.empty
-        return self._facts[key]
-
-
-# All paths
 
 
 def find(history: History, pattern: str) -> list[Sighting]:

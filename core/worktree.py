@@ -193,12 +193,15 @@ class WorkTree:
         self.trusted = True
         self._unsaved.update(changes)
 
+    def is_unsaved(self) -> bool:
+        return self._db is not None and bool(self._unsaved or self._moved)
+
     def save(self) -> None:
         """Keeps what was accepted for the next process; nobody needs to wait for it.
 
         Best effort: a full disk, or a death before, costs the next process a look and nothing else.
         """
-        if self._db is None or not (self._unsaved or self._moved):
+        if self._db is None or not self.is_unsaved():
             return
         changes, self._unsaved, self._moved = self._unsaved, {}, False
         try:

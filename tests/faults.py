@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,12 +28,16 @@ class FaultyDisk(Disk):
         self.lasting = lasting
         self.count = 0
         self.struck = False
+        self._counting = threading.Lock()
 
     def step(self, verb: str) -> None:
-        self.count += 1
-        if self.count == self.at or (self.lasting and self.count > self.at):
+        """Files are synced side by side: which of them is the nth may differ, how many not."""
+        with self._counting:
+            self.count += 1
+            if self.count != self.at and not (self.lasting and self.count > self.at):
+                return
             self.struck = True
-            self.strike(verb)
+        self.strike(verb)
 
     def open(self, name: Any, flags: int, mode: int = 0o600, at: int | None = None) -> int:
         if flags & os.O_CREAT:

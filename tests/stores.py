@@ -20,6 +20,16 @@ ALL = RuleSet(exclude=(), gitignore=False)
 """Rules that leave nothing out but .git."""
 
 
+class Unsynced(Disk):
+    """For tests in which no power fails: they need not wait for what that would cost."""
+
+    def fsync(self, fd: int) -> None:
+        """Left to the system."""
+
+    def sync_fs(self, fd: int) -> None:
+        """Left to the system."""
+
+
 class Bench:
     """Owns one store, one workspace in it, and the recorder of the moment."""
 

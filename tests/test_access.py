@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from core import rollback
 from core.errors import BadInput, Busy, NoStore, TurnmarkError
 from core.history import History, MarkSpec
 from core.model import Point
@@ -14,9 +15,10 @@ from core.retention import Policy
 from core.roots import root_of
 from core.store import Store
 from core.timeline import Timeline
-from watcher import access
-from watcher.access import find_root, open_store, point_json, policy_of, recording, rel_path
+from watcher import upkeep
+from watcher.access import find_root, open_store, point_json, policy_of, rel_path
 from watcher.config import StoreLimits
+from watcher.upkeep import recording
 
 
 @pytest.fixture
@@ -209,7 +211,7 @@ def test_an_interrupted_rollback_is_finished_first_and_said(at, work, monkeypatc
         seen.append(recorder)
         return True
 
-    monkeypatch.setattr(access, "finish_interrupted", finish)
+    monkeypatch.setattr(rollback, "finish_interrupted", finish)
     with recording(at(work), None, create=True) as recorder:
         assert seen == [recorder]
     assert "finished a rollback that was interrupted" in capsys.readouterr().err
@@ -263,14 +265,14 @@ def test_trouble_afterwards_is_said_and_costs_nothing(at, work, monkeypatch, cap
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(access, "_count_lines", fail)
+    monkeypatch.setattr(upkeep, "_count_lines", fail)
     root = snapshot(at(work))
     assert "tidying up the store failed" in capsys.readouterr().err
     assert len(list(History(open_store(at(work)), root.id).marks())) == 1
 
 
 def test_nothing_is_tidied_after_a_command_that_failed(at, work, monkeypatch):
-    monkeypatch.setattr(access, "maintain", lambda *_: pytest.fail("tidied"))
+    monkeypatch.setattr(upkeep, "maintain", lambda *_: pytest.fail("tidied"))
     with (
         pytest.raises(TurnmarkError, match="of the command"),
         recording(at(work), None, create=True),

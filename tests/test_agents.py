@@ -56,7 +56,7 @@ MEANINGS = [
     ("codex", "notify",
      {"type": "agent-turn-complete", "thread-id": "t1", "turn-id": "u1", "cwd": "/p",
       "input-messages": ["x", "y"], "client": "codex_exec"},
-     {"kind": "turn-end", "session": "t1", "turn_id": "u1", "prompt": "x", "ends_only": True}),
+     {"kind": "turn-end", "session": "t1", "turn_id": "u1", "prompt": "y", "ends_only": True}),
     ("codex", "notify", {"type": "approval-requested", "thread-id": "t1"}, {"kind": "none"}),
     # Gemini CLI
     ("gemini", "BeforeAgent", hooked(GEMINI, "BeforeAgent", prompt="x"),

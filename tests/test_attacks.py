@@ -55,8 +55,8 @@ def forge(bench: Bench, tree: dict[bytes, tuple[int, bytes]], line: bytes = b"")
         about = writer.add("blob", encode_about(Usual(), bench.rules, {}) + line)
         told = Snapshot(Oid(b""), bench.root.id, recorder.seq, 1, files, about)
         told = write_snapshot(writer, told, bench.root.shown)
-        writer.settle(sync=True)
-        writer.publish(snapshot_ref(told), told.id, sync=True)
+        writer.settle(sync=True, refs=[(snapshot_ref(told), told.id)])
+        writer.publish(sync=True)
     return Request(told.id, told.seq, "forged")
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from core.attribution import Makers, together
 from core.history import MarkSpec
-from core.model import Maker, Mark, Oid
+from core.model import Maker, Mark, Oid, RelPath
+from core.plan import changed_among, changed_paths
 from core.retention import Policy, prune
+from core.states import stored_state
 from core.timeline import Timeline
 from core.turns import begin, end
+from tests.scribbling import scribble
 from tests.stores import Bench
 from tests.trees import build
 
@@ -65,6 +71,21 @@ def test_several_makers_are_one_word():
     assert together([one, PERSON]) == Maker("mixed", ("a/1",))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_among_given_paths_the_same_ones_differ_as_among_all(tmp_path: Path, seed: int) -> None:
+    bench, dice = Bench(tmp_path), random.Random(seed)
+    states = []
+    for _ in range(4):
+        scribble(dice, bench.path)
+        states.append(stored_state(bench.store, bench.recorder.take(sync=False).snapshot))
+    for old, new in pairwise(states):
+        every = changed_paths(old, new)
+        names = ("a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "x", "x/y", "moved", "moved/a", "")
+        some = {RelPath(name.encode()) for name in dice.sample(names, 5)}
+        assert set(changed_among(old, new, some)) == every & some
+        assert set(changed_among(old, new, every)) == every
+
+
 # As it is recorded
 
 
@@ -109,6 +130,22 @@ def test_a_pruned_turn_is_not_taken_for_the_person(bench: Bench) -> None:
     timeline = Timeline(bench.store, bench.root.id)
     kept = [timeline.maker(one).who for one in timeline.snapshots]
     assert "person" not in kept
+
+
+def test_a_turn_that_is_still_open_survives_pruning_and_can_end(bench: Bench) -> None:
+    build(bench.path, {"a": "0"})
+    bench.point()
+    begin(bench.recorder, "s")
+    for number in range(4):
+        build(bench.path, {"b": f"{number}"})
+        bench.point()
+    bench.close()
+    limits = Policy(max_points=1, burst_hours=0, burst_turns=0)
+    prune(bench.store, limits, now_ns=time.time_ns())
+    build(bench.path, {"a": "by the agent"})
+    taken = end(bench.recorder, "s")
+    timeline = Timeline(bench.store, bench.root.id)
+    assert timeline.maker(taken.snapshot) == Maker("turn", ("s/1",))
 
 
 @pytest.fixture
@@ -172,3 +209,13 @@ def test_list_and_show_say_it_too(turnmark, work):
     document = json.loads(turnmark("show", "3", "--json").out)
     assert document["point"]["by_turns"] == ["s/1"]
     assert [c["by"] for c in document["turn_changes"]["changes"]] == [["s/1"]]
+
+
+def test_bursts_are_listed_where_there_is_no_mark_yet(tmp_path: Path) -> None:
+    """Found by the campaign: a service's first bursts, and then `list --all`."""
+    bench = Bench(tmp_path)
+    for text in ("one", "two"):
+        build(bench.path, {"a": text})
+        bench.recorder.take(sync=False)
+    points = Timeline(bench.store, bench.root.id).points(everything=True)
+    assert [point.by for point in points] == [PERSON, Maker("found")]

@@ -114,6 +114,28 @@ def test_a_backup_of_a_store_in_use_is_clean(tmp_path):
         thread.join()
 
 
+def test_what_is_published_while_it_begins_does_not_look_like_damage(tmp_path):
+    """Found by the campaign: a copy was refused for packs newer than its references."""
+    bench = grown(tmp_path, 3)
+
+    class Busy(Disk):
+        rounds = 0
+
+        def scandir(self, where):
+            if str(where).endswith("objects/pack") and self.rounds < 3:
+                self.rounds += 1
+                for text in ("one", "two"):
+                    build(bench.path, {"f": f"{text}{self.rounds}"})
+                    bench.point()
+            return super().scandir(where)
+
+    disk = Busy()
+    done = backup(Store.open(bench.store.base, disk), str(tmp_path / "copy"))
+    assert disk.rounds == 3
+    assert verify(Store.open(done.path)).ok
+    fsck(done.path)
+
+
 def test_whatever_step_it_dies_at_there_is_a_whole_target_or_none(tmp_path):
     bench = grown(tmp_path / "template", 1)
     bench.close()

@@ -23,6 +23,7 @@ from core.roots import root_of
 from core.sessions import Sessions
 from core.store import Store
 from tests import trees
+from tests.live import Live
 from tests.stores import fsck
 from tests.trees import Dir, File, Link, image
 from watcher.agents import checkpoints
@@ -36,8 +37,10 @@ def build(root: Path, tree: dict[str, Any]) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def no_other_programs(monkeypatch, tmp_path):
+def no_other_programs(request, monkeypatch, tmp_path):
     """git is not there, and nothing else may be run either."""
+    if request.node.get_closest_marker("live"):
+        return
 
     def refuse(*words, **_):
         raise AssertionError(f"{words} was run")
@@ -49,6 +52,17 @@ def no_other_programs(monkeypatch, tmp_path):
 @pytest.fixture
 def work(tmp_path):
     return build(tmp_path / "work", {"a": "1", "src/b": "b"})
+
+
+@pytest.fixture
+def served(tmp_path, work, monkeypatch):
+    """A service that watches the directory, and that a manager finds too."""
+    live = Live(tmp_path)
+    for name in ("TURNMARK_HOME", "TURNMARK_CONFIG", "TURNMARK_RUNTIME_DIR"):
+        monkeypatch.setenv(name, live.env[name])
+    live.up(work)
+    yield live
+    live.close()
 
 
 @pytest.fixture
@@ -326,32 +340,29 @@ def test_a_file_above_the_cap_is_left_out_and_one_of_exactly_the_cap_is_not(work
     assert (work / "big").exists()
 
 
-class Service:
-    """As a running service answers, for the seam."""
-
-    def __init__(self, *roots):
-        self.roots = roots
-        self.asked = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def call(self, method, patience=None, **params):
-        self.asked.append((method, params.get("label"), params.get("dir")))
-        return {"roots": list(self.roots)} if method == "roots" else {"changed": 1}
+@pytest.mark.live
+def test_a_service_is_asked_where_there_is_one(manager, work, served):
+    assert manager.ensure_checkpoint(str(work)) is False  # its first look is a point already
+    for reason in ("why", "the next"):
+        manager.new_turn()
+        build(work, {"a": reason})
+        assert manager.ensure_checkpoint(str(work), reason) is True
+        build(work, {"a": f"{reason}, written"})
+        assert manager.ensure_checkpoint(str(work), "the same turn") is False
+    made = [(p["kind"], p["label"], p["agent"]) for p in served.points(work)]
+    assert made[:2] == [("manual", "the next", "hermes"), ("manual", "why", "hermes")]
+    assert [one["reason"] for one in manager.list_checkpoints(str(work))][:2] == ["the next", "why"]
 
 
-def test_a_service_is_asked_where_there_is_one(manager, work, monkeypatch):
-    service = Service(str(work))
-    monkeypatch.setattr("watcher.acting.connect", lambda _: service)
-    monkeypatch.setattr("watcher.agents.checkpoints.connect", lambda _: service)
-    assert manager.ensure_checkpoint(str(work), "why") is True
-    assert manager.ensure_checkpoint(str(work), "again") is False
-    assert service.asked == [("mark", "why", str(work)), ("roots", None, None)]
-    assert manager.list_checkpoints(str(work)) == []
+@pytest.mark.live
+def test_nothing_new_is_no_checkpoint_of_the_service_either(manager, work, served):
+    build(work, {"a": "2"})
+    take(manager, work)
+    before = served.points(work)
+    manager.new_turn()
+    assert manager.ensure_checkpoint(str(work)) is False
+    assert manager.consume_checkpoint_notice() is None
+    assert served.points(work) == before
 
 
 # R-a: restore is exact

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -255,7 +256,8 @@ def test_debugging_shows_the_traceback(turnmark, raising, monkeypatch):
 def test_the_version_costs_no_library_that_it_does_not_need():
     script = (
         "import sys; from watcher.cli import main; code = main(['--version']); "
-        "heavy = {'yaml', 'rich', 'sqlite3', 'watchdog', 'subprocess', 'socket', 'asyncio'}; "
+        "heavy = {'yaml', 'rich', 'sqlite3', 'watchdog', 'subprocess', 'socket', 'asyncio', "
+        "'prompt_toolkit', 'curses'}; "
         "print(sorted(heavy & set(sys.modules))); sys.exit(code)"
     )
     done = python("-c", script)
@@ -316,6 +318,27 @@ def test_the_current_directory_may_be_gone(tmp_path):
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_while_modules_are_loaded_ends_without_a_word(tmp_path, ignored):
+    (tmp_path / "click.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise SystemExit('went on')\n"
+    )
+    begin = "import signal; signal.signal(signal.SIGINT, signal.{}); ".format(
+        "SIG_IGN" if ignored else "default_int_handler"
+    )
+    script = begin + "import sys; from watcher.__main__ import main; sys.exit(main())"
+    done = python("-c", script, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stderr) == ((1, "went on\n") if ignored else (130, ""))
+
+
+def test_the_installed_command_is_the_one_that_loads_with_care():
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        scripts = tomllib.load(file)["project"]["scripts"]
+    assert scripts == {"turnmark": "watcher.__main__:main"}
+    done = python("-m", "watcher", "--version")
+    assert (done.returncode, done.stdout) == (0, "turnmark 0.1.0\n")
 
 
 def test_a_foreign_core_is_named_together_with_the_cure(tmp_path):

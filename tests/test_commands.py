@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from core.model import Gap, RelPath
 from core.store import Store
 from tests.stores import fsck
 from watcher import actions
@@ -139,6 +140,16 @@ def test_sizes_that_take_too_long_are_a_minimum(work):
     found = measure(os.fsencode(work), gaps, looks=5)
     assert [(one.bytes, one.whole) for one in found] == [(5, False)]
     assert lines(found, 10)[0] == "Not protected: 1 path, at least 5 B"
+
+
+@pytest.mark.parametrize("path", [b"d/big", b"d/deep"])
+def test_sizes_of_what_lies_outside_are_not_looked_at(work, path):
+    (work.parent / "outside/deep").mkdir(parents=True)
+    for name in ("big", "deep/f"):
+        (work.parent / "outside" / name).write_text("x" * 99)
+    (work / "d").symlink_to(work.parent / "outside")
+    gaps = [Gap(RelPath(path), "excluded")]
+    assert not measure(os.fsencode(work), gaps)
 
 
 # mark, pin, unpin

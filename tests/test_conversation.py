@@ -97,7 +97,8 @@ def test_only_ids_of_sessions_are_looked_for(transcript, nobody, name):
 
 def turn(turnmark, session, n, agent, path):
     known = ("--session", session)
-    turnmark("turn", "begin", *known, "--turn", f"p{n}", "--prompt", f"do {n}", "--agent", agent)
+    named = ("--turn", f"p{n}") if n else ()
+    turnmark("turn", "begin", *known, *named, "--prompt", f"do {n}", "--agent", agent)
     path.write_text(f"{n}\n")
     turnmark("turn", "end", *known)
 
@@ -131,13 +132,16 @@ def test_a_dry_run_leaves_the_conversation_alone(turnmark, transcript, work):
     ("agent", "words"),
     [
         ("claude-code", "stays as it is: its transcript is not there"),
-        ("codex", "Codex cannot be rewound from outside; it is told at its next turn"),
+        ("codex", "stays as it is: its program 'codex' is not on the PATH"),
+        ("opencode", "stays as it is: this version does not tell which message began a turn"),
+        ("gemini", "Gemini CLI cannot be rewound from outside; it is told at its next turn"),
     ],
 )
 def test_what_cannot_go_back_is_said_and_the_files_went_back_all_the_same(
-    turnmark, work, agent, words
+    turnmark, work, agent, words, monkeypatch
 ):
-    turn(turnmark, "someone", 1, agent, work / "a")
+    monkeypatch.setenv("PATH", "")
+    turn(turnmark, "someone", 1 if agent != "opencode" else None, agent, work / "a")
     told = turnmark("rollback", "1", "--yes", "--conversation")
     assert told.code == 0
     assert words in told.out

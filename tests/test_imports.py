@@ -21,8 +21,9 @@ from core.model import rfc3339
 from core.recorder import Recorder
 from core.refs import TOP
 from core.retention import Policy, prune, record_of, state_of
-from core.rollback import Request, preview, rollback, stored_state
+from core.rollback import Request, preview, rollback
 from core.roots import check_root, root_of
+from core.states import stored_state
 from core.store import Store
 from core.timeline import Timeline
 from tests.faults import FaultyDisk, die_at_each, failing

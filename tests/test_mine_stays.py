@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from core.history import MarkSpec
+from core.edits import Edits
+from core.history import MarkSpec, pin_ref
+from core.model import Maker, RelPath
+from core.plan import MINE, UNATTRIBUTED
 from core.recorder import Taken
+from core.retention import Policy, prune
 from core.rollback import Request, Result, preview, undo_request
+from core.states import stored_state
 from core.turns import begin, end
 from tests.stores import Bench
 from tests.trees import Dir, Leaf, build, image
+from watcher.outcomes import as_json, for_people, result_of
+from watcher.rollbacks import How, preview_lines
 
 
 @pytest.fixture
@@ -111,6 +121,63 @@ def test_what_a_rollback_did_is_nobodys_edit(bench: Bench) -> None:
     bench.go(undo_request(bench.store, bench.root.id))
     done = back(bench, point)
     assert (done.kept, set(image(bench.path))) == ((), {b"a"})
+
+
+@pytest.fixture
+def pruned(bench: Bench) -> Taken:
+    """A point, of the marks after which so many are gone that nobody knows who changed `a`."""
+    point = start(bench, {"a": "0", "b": "0"})
+    turn(bench, {"c": "1"})
+    turn(bench, {"a": "1"})
+    start(bench, {"a": "2"})
+    bench.store.refs.create(
+        pin_ref(bench.root.id, point.snapshot.id), point.snapshot.id, sync=False
+    )
+    bench.close()
+    limits = Policy(max_points=1, burst_hours=0, burst_turns=0)
+    assert not prune(bench.store, limits, now_ns=time.time_ns()).errors
+    build(bench.path, {"b": "mine"})
+    return point
+
+
+def test_what_was_changed_by_nobody_knows_whom_is_not_called_the_persons(
+    bench: Bench, pruned: Taken
+) -> None:
+    shown = preview(bench.recorder, request(pruned, stays=False))
+    assert (shown.mine, shown.unattributed) == ((b"b",), (b"a",))
+    done = back(bench, pruned)
+    reasons = {left.path: left.reason for left in done.kept}
+    assert reasons == {b"a": UNATTRIBUTED, b"b": MINE}
+    assert (bench.path / "a").read_text() == "2"
+
+
+def test_what_nobody_knows_the_makers_of_is_not_taken_together(bench: Bench) -> None:
+    """The person makes a file, a rollback takes it away, another brings it back: of the first two
+    no mark is left, so each is looked at on its own. Together they would have changed nothing."""
+    point = start(bench, {"b": "0"})
+    made = start(bench, {"a": "mine", "b": "1"})
+    bench.go(request(point, stays=False))
+    bench.go(request(made, stays=False))
+    history = bench.history()
+    marks = list(history.marks())[-2:]
+    edits = Edits(history, partial(stored_state, bench.store), marks=marks)
+    found = edits.by_no_agent(point.snapshot.id, [RelPath(b"a")])
+    assert found == {b"a": Maker("unknown")}
+
+
+def test_the_preview_names_it_in_words_and_in_json(bench: Bench, pruned: Taken) -> None:
+    shown = preview(bench.recorder, request(pruned, stays=False))
+    shown = replace(shown, turns_undone=({"session": "s", "turn": 1, "label": ""},))
+    assert as_json(shown)["unattributed"] == ["a"]
+    again = result_of(as_json(shown), for_people(shown, "Rollback"))
+    lines = list(preview_lines(again, How(("rollback",))))
+    at = lines.index("Takes back 1 edit that nobody knows who made (--mine-stays keeps them too):")
+    assert lines[at - 2 : at + 2] == [
+        "Takes back 1 edit of your own (--mine-stays keeps them):",
+        "  b",
+        lines[at],
+        "  a",
+    ]
 
 
 def test_the_command_lists_them_and_exits_with_3(turnmark, tmp_path, monkeypatch):

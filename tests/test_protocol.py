@@ -98,7 +98,7 @@ def test_unknown_fields_are_ignored():
 
 def test_every_method_is_documented():
     service = Path(protocol.__file__).with_name("service.py").read_text()
-    table = service[service.index("self.methods = {") : service.index("self._upkeep: ")]
+    table = service[service.index("self.methods = {") : service.index("self.upkeep = ")]
     methods = {line.split('"')[1] for line in table.splitlines() if line.strip().startswith('"')}
     assert {"hello", "status", "session.open", "shutdown"} <= methods
     words = (protocol.__doc__ or "").replace(",", " ").split()

@@ -211,3 +211,16 @@ def test_a_durable_mark_vouches_for_what_was_written_without_syncing(tmp_path: P
     assert disk.synced == 1
     take_on(bench, disk)
     assert disk.synced == 1
+
+
+def test_what_need_not_be_durable_is_whole_or_not_there_after_a_power_cut(tmp_path: Path) -> None:
+    """Found by the campaign: references of noughts and empty indexes where nothing was synced."""
+    bench = prepare(tmp_path)
+    disk = OrderDisk()
+    recorder = Recorder(Store.open(bench.store.base, disk), bench.root, ALL)
+    recorder.take(mark=MarkSpec("manual"), sync=False)
+    recorder.close()
+    named = [n for n, line in enumerate(disk.log) if line.startswith(("rename objects", "link"))]
+    assert len(named) == 4
+    before = [sum(line.startswith("sync") for line in disk.log[:n]) for n in named]
+    assert before == [4, 4, 4, 4]

@@ -24,6 +24,7 @@ from core.without import Side
 from tests import transcript
 from tests.faults import die_at_each
 from tests.live import Live
+from tests.scribbling import scribble
 from tests.stores import ALL, Bench, fsck
 from tests.trees import Dir, File, Image, Leaf, Link, build, image
 
@@ -243,36 +244,6 @@ def test_what_a_revert_was_to_lead_to_is_in_no_list(bench: Bench) -> None:
 
 
 # Generated histories
-
-
-def scribble(dice: random.Random, path: Path) -> None:
-    """A few edits as an agent makes them: texts, names, kinds, permissions."""
-    for _ in range(dice.randint(1, 6)):
-        name = path / dice.choice(("a", "b", "d/a", "d/b", "d/e/a", "x/y"))
-        kind = dice.choice(("write", "write", "line", "line", "delete", "chmod", "move", "dir"))
-        if kind == "write" and not name.is_dir():
-            _make_room(path, name)
-            name.write_text("".join(f"{dice.randint(0, 9)}\n" for _ in range(20)))
-        elif kind == "line" and name.is_file():
-            lines = name.read_text().splitlines(keepends=True) or [""]
-            lines[dice.randrange(len(lines))] = f"{dice.random()}\n"
-            name.write_text("".join(lines))
-        elif kind == "chmod" and name.exists():
-            name.chmod(dice.choice((0o755, 0o700)) if name.is_dir() else 0o600)
-        elif kind == "delete" and name.exists():
-            shutil.rmtree(name) if name.is_dir() else name.unlink()
-        elif kind == "move" and name.exists() and not (path / "moved").exists():
-            name.rename(path / "moved")
-        elif kind == "dir" and not name.exists():
-            _make_room(path, name)
-            name.mkdir()
-
-
-def _make_room(top: Path, name: Path) -> None:
-    for above in reversed(name.relative_to(top).parents):
-        if (top / above).is_file():
-            (top / above).unlink()
-    name.parent.mkdir(parents=True, exist_ok=True)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -149,20 +149,22 @@ def test_a_person_sees_the_preview_and_decides(turnmark, work, types, exact):
     build(work, {"a": "1"})
     turnmark("snapshot")
     build(work, {"a": "2"})
-    shown, code = on_terminal(work, "rollback", types=types)
+    shown, code = on_terminal(work, "rollback", "@", types=types)
     assert shown.startswith("Rollback to point 1 (manual)\nPut back 1 path:\n  a\nGo on? [y/N]")
     assert (work / "a").read_text() == ("1" if exact else "2")
     assert code == (0 if exact else 1)
     assert ("`turnmark undo` takes this back" if exact else "Nothing was changed.") in shown
 
 
-@pytest.mark.parametrize("types", [b"\x03", b"\x04", b"\n", b"what?\n"])
-def test_anything_else_than_yes_is_a_no(turnmark, work, types):
+@pytest.mark.parametrize(
+    ("types", "ends"), [(b"\x03", 130), (b"\x04", 1), (b"\n", 1), (b"what?\n", 1)]
+)
+def test_anything_else_than_yes_is_a_no(turnmark, work, types, ends):
     build(work, {"a": "1"})
     turnmark("snapshot")
     build(work, {"a": "2"})
-    shown, code = on_terminal(work, "rollback", types=types)
-    assert (code, (work / "a").read_text()) == (1, "2")
+    shown, code = on_terminal(work, "rollback", "@", types=types)
+    assert (code, (work / "a").read_text()) == (ends, "2")
     assert "Nothing was changed." in shown
     assert "Traceback" not in shown
 
@@ -171,7 +173,7 @@ def test_a_yes_on_a_terminal_also_answers_for_the_fuses_shown(turnmark, work):
     build(work, {"a": "1"})
     turnmark("snapshot")
     build(work, {f"d/{n}": "x" for n in range(150)})
-    shown, code = on_terminal(work, "rollback", types=b"y\n")
+    shown, code = on_terminal(work, "rollback", "@", types=b"y\n")
     assert "Careful: " in shown
     assert (code, (work / "d").exists()) == (0, False)
 
@@ -182,7 +184,7 @@ def test_a_workspace_that_moves_while_somebody_thinks_is_not_rolled_back(turnmar
     build(work, {"a": "2"})
     # What the shell writes after the preview stands for an agent that goes on.
     shown, code = on_terminal(
-        work, "rollback", types=b"y\n", before=lambda: build(work, {"late": "by the agent"})
+        work, "rollback", "@", types=b"y\n", before=lambda: build(work, {"late": "by the agent"})
     )
     assert code == 1
     assert "changed since" in shown

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import mmap
 import os
 import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,11 +23,15 @@ from hypothesis import strategies as st
 
 from core.about import decode_about
 from core.diff import dirs_of, files_of
+from core.disk import Disk
+from core.history import MarkSpec
 from core.model import EXEC, LINK, TREE, GapReason, RelPath
+from core.reading import FRESH_NS
 from core.recorder import Recorder, Taken
 from core.rules import RuleSet
 from core.store import Store
 from core.worktree import WorkTree
+from tests.campaign.paths import CHANGED, Sentry
 from tests.stores import ALL, Bench, fsck
 from tests.trees import Dir, File, Image, Leaf, Link, build, image
 
@@ -711,3 +717,66 @@ def test_files_from_the_future_are_captured_and_their_changes_seen(bench: Bench)
         (bench.path / "f").write_text(text)
     os.utime(bench.path / "f", (-5, -5))
     exact(bench, bench.point())
+
+
+@pytest.mark.parametrize("paths", [None, [RelPath(b"f")]])
+def test_what_is_written_through_a_map_after_it_was_looked_at_is_not_missed(
+    bench: Bench, paths: list[RelPath] | None
+) -> None:
+    """On a page that is dirty already no time stamp moves, and no event comes."""
+    build(bench.path, {"f": "-" * 4096})
+    bench.point()
+
+    def seen() -> bytes:
+        files = bench.recorder.take(paths).snapshot.files
+        return bench.store.blob(dict(files_of(bench.store.tree, files))[RelPath(b"f")].oid)[:5]
+
+    with open(bench.path / "f", "r+b") as file, mmap.mmap(file.fileno(), 4096) as mapped:
+        for word in (b"first", b"again", b"third"):
+            mapped[:5] = word
+            assert seen() == word
+            assert b"f" in bench.recorder.always
+        mapped[:5] = b"last."
+    assert seen() == b"last."
+    bench.reopen()
+    bench.recorder.take()
+    assert not bench.recorder.always
+
+
+class Opening(Disk):
+    """Writes down what is opened."""
+
+    def __init__(self) -> None:
+        self.opened_names: list[bytes | str] = []
+
+    def open(self, name: bytes | str, flags: int, mode: int = 0o600, at: int | None = None) -> int:
+        self.opened_names.append(name)
+        return super().open(name, flags, mode, at)
+
+
+def test_a_file_that_was_just_written_is_read_again_by_the_next_look(bench: Bench) -> None:
+    """Another write in the same tick of the clock would leave its times as they are."""
+    disk = Opening()
+    bench.reopen(disk)
+    for number in range(5):
+        begun = time.monotonic_ns()
+        build(bench.path, {"f": str(number)})
+        bench.recorder.take()
+        at_once = time.monotonic_ns() - begun < FRESH_NS
+        disk.opened_names.clear()
+        bench.recorder.take()
+        assert b"f" in disk.opened_names or not at_once
+
+
+def test_capturing_writes_nothing_into_the_workspace(bench: Bench) -> None:
+    build(
+        bench.path, {"d/f": "1", "e/": Dir(), "l": Link("d"), ".git/HEAD": "x", ".gitignore": "g"}
+    )
+    before, sentry = image(bench.path, skip=()), Sentry(bench.path, CHANGED)
+    bench.recorder.take(mark=MarkSpec("manual"))
+    bench.recorder.take([RelPath(b"d/f"), RelPath(b"e")])
+    bench.recorder.look()
+    bench.reopen().take()
+    assert not sentry.told()
+    sentry.close()
+    assert image(bench.path, skip=()) == before

@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import stat
+import time
 from copy import deepcopy
 from datetime import UTC, date, datetime
 
@@ -531,3 +532,36 @@ def test_notes_that_somebody_mangled_are_made_anew(sessions):
         put(sessions, "s1.yaml", f"session_id: s1\n{own}\n")
         sessions.note_turn("s1", note())
         assert len(sessions.read("s1")["turnmark"]["turns"]) == 1
+
+
+def test_what_is_missing_from_an_open_document_is_filled_in(sessions):
+    sessions.note_turn("s1", note(turn=1))
+    later = [note("end", turn=1, status="unknown"), note(turn=2), note("end", turn=2, status="ok")]
+    sessions.note_turns("s1", later, if_open=True)
+    own = sessions.read("s1")["turnmark"]
+    assert [turn["status"] for turn in own["turns"]] == ["unknown", "ok"]
+    before = sessions.read("s1")
+    sessions.note_turns("s1", [note("end", turn=2, status="error")], if_open=True)
+    assert sessions.read("s1") == before
+
+
+def test_filling_in_brings_nothing_back_that_was_deleted(sessions):
+    sessions.note_turns("s1", [note(turn=1)], if_open=True)
+    assert sessions.list() == ()
+
+
+def test_a_note_has_the_time_of_its_turn(sessions):
+    sessions.note_turn("s1", note(time_ns=1_000_000_000))
+    found = sessions.read("s1")
+    assert found["created"] == found["turnmark"]["turns"][0]["begun"] == "1970-01-01T00:00:01.000Z"
+
+
+def test_a_collection_of_notes_leaves_what_somebody_wrote(sessions):
+    sessions.note_turn("notes", note())
+    sessions.write({"session_id": "written"})
+    sessions.note_turn("written", note())
+    sessions.note_turn("both", note())
+    sessions.update("both", {"progress": ["half"]})
+    done = sessions.garbage_collect(now_ns=time.time_ns() + 10**16, only_notes=True)
+    assert done.removed == ("notes",)
+    assert sessions.list() == ("both", "written")

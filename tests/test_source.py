@@ -24,6 +24,7 @@ import watcher.source as source
 from core.model import RelPath
 from core.rules import RuleSet
 from tests import fuzz
+from tests.campaign.paths import Sentry
 from tests.trees import build
 from tests.watching import (
     Watched,
@@ -473,12 +474,36 @@ def deeper_than_a_path(base: str) -> None:
         os.mkdir("d" * 200, dir_fd=fd)
         fd = os.open("d" * 200, os.O_RDONLY, dir_fd=fd)
     with Watched(Path(base)) as watched:
-        assert len(watched.tree.blind()) == 1
-        assert watched.notices("f")
+        assert not watched.tree.blind()
+        os.close(os.open("f", os.O_WRONLY | os.O_CREAT, dir_fd=fd))
+        assert covers(watched.dirty(), "/".join(["d" * 200] * 40 + ["f"]))
 
 
-def test_what_lies_too_deep_for_a_watch_is_looked_at_each_time(tmp_path: Path) -> None:
+def test_what_lies_deeper_than_any_path_is_watched(tmp_path: Path) -> None:
     in_namespace(deeper_than_a_path, tmp_path)
+
+
+def test_a_directory_swapped_for_a_link_while_it_is_adopted_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    build(root, {"d/deep/f": "inside"})
+    build(outside, {"deep/f": "outside"})
+    watch = source._Reader.watch
+
+    def swapping(self: Any, path: bytes, emitter: Any, known_as: RelPath) -> int:
+        if known_as == b"d/deep" and not (root / "d").is_symlink():
+            (root / "d").rename(tmp_path / "away")
+            (root / "d").symlink_to(outside)
+        return watch(self, path, emitter, known_as)
+
+    monkeypatch.setattr(source._Reader, "watch", swapping)
+    sentry = Sentry(outside)
+    with Watched(tmp_path) as watched:
+        assert (root / "d").is_symlink()
+        watched.settle()
+    assert not sentry.told()
+    sentry.close()
 
 
 def unmounted_root(base: str) -> None:

@@ -55,6 +55,25 @@ def stored(store: Store, taken: Taken) -> Image:
     return out
 
 
+def with_path_of(here: Image, other: Image, top: bytes) -> Image | None:
+    """A tree with one path as another has it, and the directories that it needs."""
+    want = {path: leaf for path, leaf in here.items() if not within(path, top)}
+    want |= {path: leaf for path, leaf in other.items() if within(path, top)}
+    above = top
+    while above := above.rpartition(b"/")[0]:
+        if top not in other:
+            break
+        if above not in want:
+            want[above] = other[above]
+        elif want[above][0] != "dir":
+            return None
+    while (top := top.rpartition(b"/")[0]) and top in want and top not in other:
+        if any(within(path, top) for path in want.keys() - {top}):
+            break
+        del want[top]
+    return want
+
+
 class Workspace(RuleBasedStateMachine):
     """The model is `tree`; what is on disk, in the store and in the answers must follow it."""
 
@@ -259,7 +278,7 @@ class Workspace(RuleBasedStateMachine):
         if not every:
             return
         top = data.draw(st.sampled_from(every))
-        want = self.with_path_of(known.tree, top)
+        want = with_path_of(self.tree, known.tree, top)
         if want is None:
             return  # something above it is no directory: a conflict, not for this model
         done = self.bench.go(self.request(known, RelPath(top)))
@@ -268,24 +287,6 @@ class Workspace(RuleBasedStateMachine):
             self.undos.append(dict(self.tree))
             self.redos.clear()
         self.settle(want)
-
-    def with_path_of(self, other: Image, top: bytes) -> Image | None:
-        """This tree with one path as another has it, and the directories that it needs."""
-        want = {path: leaf for path, leaf in self.tree.items() if not within(path, top)}
-        want |= {path: leaf for path, leaf in other.items() if within(path, top)}
-        above = top
-        while above := above.rpartition(b"/")[0]:
-            if top not in other:
-                break
-            if above not in want:
-                want[above] = other[above]
-            elif want[above][0] != "dir":
-                return None
-        while (top := top.rpartition(b"/")[0]) and top in want and top not in other:
-            if any(within(path, top) for path in want.keys() - {top}):
-                break
-            del want[top]
-        return want
 
     @precondition(lambda self: self.undos)
     @rule()
@@ -302,7 +303,7 @@ class Workspace(RuleBasedStateMachine):
         want = take.pop()
         if request.paths:
             (top,) = request.paths
-            partly = self.with_path_of(want, top)
+            partly = with_path_of(self.tree, want, top)
             if partly is None:  # something above it is no directory
                 take.append(want)
                 return

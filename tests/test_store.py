@@ -251,7 +251,10 @@ def in_thread(work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def test_an_exclusive_waiter_is_let_in_before_later_writers(store: Store) -> None:
+def test_an_exclusive_waiter_is_let_in_before_later_writers(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.store.GATE", BOUND)
     order: list[str] = []
     with ExitStack() as first:
         first.enter_context(store.writing())
@@ -274,6 +277,22 @@ def test_an_exclusive_waiter_is_let_in_before_later_writers(store: Store) -> Non
     waiter.join(BOUND)
     writer.join(BOUND)
     assert order == ["first is done", "exclusive", "writer"]
+
+
+def test_behind_a_long_writer_others_need_not_wait_for_who_waits_for_it(store: Store) -> None:
+    excluded: list[bool] = []
+
+    def exclude() -> None:
+        with Store.open(store.base).exclusive(BOUND):
+            excluded.append(True)
+
+    with store.writing():
+        waiter = in_thread(exclude)
+        wait_until(lambda: gate_is_held(store))
+        with Store.open(store.base).writing(BOUND / 2):
+            assert not excluded
+    waiter.join(BOUND)
+    assert excluded
 
 
 def gate_is_held(store: Store) -> bool:

@@ -249,9 +249,9 @@ def test_clear_asks_and_a_no_keeps_everything(turnmark, work, said):
     build(work, {"a": "1"})
     turnmark("snapshot")
     before = said("store", "status")[0]
-    for types in (b"n\n", b"\x04", b"\x03"):
+    for types, ends in ((b"n\n", 1), (b"\x04", 1), (b"\x03", 130)):
         shown, code = on_terminal(work, "store", "clear", types=types)
-        assert (code, "There is no way back." in shown) == (1, True)
+        assert (code, "There is no way back." in shown) == (ends, True)
     assert said("store", "status")[0]["workspaces"] == before["workspaces"]
     _, code = on_terminal(work, "store", "clear", types=b"y\n")
     assert code == 0

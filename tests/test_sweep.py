@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from core import sweep as module
-from core.consolidate import consolidate, merge, rebuild_views, unlink_packs
+from core.consolidate import consolidate, hide_packs, merge, rebuild_views, unlink_hidden
 from core.disk import Disk
-from core.errors import TurnmarkError
+from core.errors import Damaged, TurnmarkError
 from core.history import read_snapshot
 from core.model import Oid
 from core.packs import TEMPORARY
 from core.store import Store
-from core.sweep import Reach, deep_repack, drop_refs, dropped, roots, sweep
+from core.sweep import Reach, deep_repack, drop_refs, dropped, parse_dropped, roots, sweep
 from core.verify import verify
 from tests.faults import FaultyDisk, die_at_each, failing
 from tests.stores import Bench, fsck
@@ -222,7 +222,9 @@ def test_a_missing_blob_is_said_and_halves_are_left_for_repair(tmp_path):
     whole = bench.store.packs()
     trees = [o for o in reached(bench.store) if o != blob]
     merge(bench.store, whole, set(trees))
-    unlink_packs(bench.store, [p.path for p in whole])
+    paths = [p.path for p in whole]
+    hide_packs(bench.store, paths)
+    unlink_hidden(bench.store, paths)
     half = Path(f"{bench.store.base}/objects/pack/pack-{'0' * 40}.pack")
     half.write_bytes(b"half")
     done = sweep(bench.store, 0.0)
@@ -280,6 +282,13 @@ def test_what_was_dropped_is_noted_until_it_is_gone(tmp_path):
     assert verify(bench.store).ok
     sweep(bench.store, 0.0)
     assert not dropped(bench.store)
+
+
+@pytest.mark.parametrize("line", ["11", "11" * 19, "11" * 21])
+def test_an_id_of_another_length_among_those_dropped_is_damage(line):
+    assert parse_dropped(b"11" * 20 + b"\nend\n")
+    with pytest.raises(Damaged):
+        parse_dropped(line.encode() + b"\nend\n")
 
 
 # Faults

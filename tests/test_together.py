@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from core.disk import Disk
 from core.store import Store
 from core.timeline import registered
+from tests.live import Live, until
 from tests.terminal import on_terminal
 from tests.trees import build, image
 
@@ -102,3 +106,50 @@ def test_a_session_or_turn_that_is_nowhere_is_named(turnmark, two):
     for words in (("@", "--session", "nobody"), ("turn:9", "--session", "s")):
         failed = turnmark("rollback", *words, "--yes")
         assert (failed.code, "has no turn" in failed.err) == (65, True)
+
+
+def test_a_full_disk_in_one_workspace_leaves_all_untouched(turnmark, two, monkeypatch):
+    """The one that is staged last is full."""
+    before = [image(path) for path in two]
+    real = Disk.write_some
+
+    def full(disk: Disk, fd: int, data: bytes | memoryview) -> int:
+        if os.readlink(f"/proc/self/fd/{fd}").startswith(f"{two[1]}/"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(disk, fd, data)
+
+    monkeypatch.setattr(Disk, "write_some", full)
+    failed = turnmark("rollback", "turn:id-2", "--session", "s", "--yes")
+    assert failed.code == 1
+    assert f"{two[1]}: Could not stage the rollback" in failed.err
+    assert "No workspace was changed." in failed.err
+    assert [image(path) for path in two] == before
+
+
+@pytest.mark.live
+def test_a_service_does_it_for_those_it_watches_and_for_those_it_does_not(tmp_path):
+    live = Live(tmp_path)
+    try:
+        one, two = live.workspace("one", a="0"), live.workspace("two", b="0")
+        live.up(one)
+        where = (str(one), str(two))
+        live.ask("snapshot", cwd=two)
+        live.ask("turn", "begin", "--session", "s", *where)
+        build(one, {"a": "1"})
+        build(two, {"b": "1", "made": "1"})
+        live.ask("turn", "end", "--session", "s", *where)
+        words = ("rollback", "@", "--session", "s")
+        shown = live.ask(*words, "--dry-run", cwd=one)
+        assert [w["outcome"] for w in shown["workspaces"]] == ["planned", "planned"]
+        done = live.ask(*words, "--plan", shown["plan"], cwd=one)
+        assert [w["outcome"] for w in done["workspaces"]] == ["done", "done"]
+        assert (image(one), image(two)) == (
+            {b"a": ("file", 0o644, b"0")},
+            {b"b": ("file", 0o644, b"0")},
+        )
+        assert live.ask("undo", "--yes", cwd=one)["outcome"] == "done"
+        assert (one / "a").read_text() == "1"
+        build(one, {"a": "2"})  # the loop that had lent its recorder goes on
+        until(lambda: live.ask("list", str(one), "--all")["points"][0]["kind"] == "burst")
+    finally:
+        live.close()

@@ -13,7 +13,8 @@ from core.consolidate import consolidate
 from core.diff import files_of
 from core.errors import NoStore, TurnmarkError
 from core.history import pin_ref, read_snapshot
-from core.model import Oid, RelPath
+from core.model import FILE, TREE, Entry, Oid, RelPath
+from core.objects import encode_tree, hash_object
 from core.repair import repair
 from core.rescue import RawPack
 from core.store import Store
@@ -129,6 +130,17 @@ def test_only_the_snapshots_that_held_the_damaged_object_are_lost_and_named(stor
     assert done.kept == found.snapshots - 1
 
 
+def test_the_topmost_tree_of_a_snapshot_is_made_again_from_its_record(store):
+    """Found by the campaign: everything could be read, and the repair dropped it."""
+    snapshot = read_snapshot(store, newest_snapshot(store))
+    parts = {b"about": Entry(FILE, snapshot.about), b"files": Entry(TREE, snapshot.files)}
+    damage_object(store, hash_object("tree", encode_tree(parts.items())))
+    assert not verify(store).ok
+    assert not repair(store).dropped
+    assert verify(store).ok
+    fsck(store.base)
+
+
 def newest_snapshot(store: Store) -> Oid:
     refs = {n: o for n, o in store.refs.below("refs/turnmark").items() if "/s/" in n}
     return refs[max(refs, key=lambda name: int(name.rsplit("/", 1)[1]))]
@@ -171,6 +183,20 @@ def test_a_lost_index_is_rebuilt_also_over_deltas(store):
     fsck(store.base)
 
 
+def test_an_index_that_points_outside_itself_is_damage_like_any_other(store):
+    """Found by the campaign: `verify` itself ended with a bug."""
+    for pack in store.packs():
+        path = Path(pack.path + ".idx")
+        path.chmod(0o600)
+        data = bytearray(path.read_bytes())
+        data[pack._small] |= 0x80
+        path.write_bytes(data)
+    fresh = Store(store.base)
+    assert not verify(fresh).ok
+    assert not repair(Store(store.base)).dropped
+    assert verify(Store(store.base)).ok
+
+
 def test_every_object_of_a_pack_is_found_without_its_index(store):
     deep_repack(store)
     (pack,) = store.packs()
@@ -187,6 +213,35 @@ def test_a_reference_file_with_rubbish_is_made_again(store):
     assert not repair(store).dropped
     assert store.refs.read(name) == was
     assert any(Path(store.base, "turnmark/damaged").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["/s/", "/m/"])
+def test_a_reference_with_one_wrong_digit_is_made_again(store, kind):
+    """Found by the campaign: `repair` refused, since the reference was there already."""
+    for name in [n for n in store.refs.loose("refs/turnmark") if kind in n]:
+        path = Path(store.base) / name
+        was = path.read_text()
+        path.write_text(was.translate(str.maketrans("0123456789abcdef", "1032547698badcfe")))
+        assert not verify(store).ok
+        assert not repair(store).dropped
+        assert path.read_text() == was
+        assert verify(store).ok
+
+
+def test_a_lost_reference_to_what_is_not_whole_is_named_and_given_up(template, tmp_path):
+    """Found by the campaign: it was missed for ever, and no repair made the store right."""
+    names = list(Store(str(template / "home/store")).refs.loose("refs/turnmark"))
+    for number, name in enumerate(names):
+        for pack in range(3):
+            base = tmp_path / f"{number}-{pack}"
+            shutil.copytree(template / "home/store", base)
+            (base / name).unlink()
+            path = sorted((base / "objects/pack").glob("*.pack"))[pack]
+            path.chmod(0o600)
+            path.write_bytes(b"gone")
+            repair(Store(str(base)))
+            assert verify(Store(str(base))).ok, (name, path)
+            shutil.rmtree(base)
 
 
 def test_references_that_were_dropped_on_purpose_stay_dropped(store):

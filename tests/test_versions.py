@@ -10,8 +10,9 @@ import pytest
 
 from core.diff import entry_at
 from core.errors import BadInput
+from core.follow import history_of
 from core.model import RelPath
-from core.versions import find, find_text, history_of
+from core.versions import find, find_text
 from tests.stores import ALL, Bench
 from tests.trees import Dir, File, Link, build
 

@@ -237,6 +237,23 @@ def test_mapped_databases_are_seen_at_the_next_boundary(tmp_path: Path) -> None:
             assert live.contents(taken.snapshot)["d/x.db"].startswith(word.decode())
 
 
+def test_a_file_that_a_writer_held_when_it_was_read_is_looked_at_at_each_boundary(
+    tmp_path: Path,
+) -> None:
+    build(tmp_path / "work", {"d/output": "-" * 4096})
+    with (
+        Live(tmp_path).ready() as live,
+        open(live.path / "d/output", "r+b", buffering=0) as file,
+        mmap.mmap(file.fileno(), 4096) as mapped,
+    ):
+        file.write(b"begun")
+        live.ask()
+        for word in (b"one", b"two"):
+            mapped[:3] = word
+            taken = live.ask()
+            assert live.contents(taken.snapshot)["d/output"].startswith(word.decode())
+
+
 def test_a_file_with_two_names_changes_under_both(tmp_path: Path) -> None:
     build(tmp_path / "work", {"a/one": "1", "b/": ""})
     os.link(tmp_path / "work/a/one", tmp_path / "work/b/two")

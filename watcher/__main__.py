@@ -1,10 +1,38 @@
-"""`python -EP -m watcher`: the command line without its installed script."""
+"""`python -EP -m watcher`, and the installed `turnmark`: the command line, loaded with care."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from types import FrameType
 
-from .cli import main
+INTERRUPTED = 130
+
+
+def main() -> int:
+    """While modules are loaded nothing is under way yet: Ctrl-C may end it without a word."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return _run()  # whoever ignores it, or has a handler of their own, knows why
+    signal.signal(signal.SIGINT, _leave)
+    from . import cli
+
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return cli.main()
+    except KeyboardInterrupt:  # before or after what the command line itself catches
+        return INTERRUPTED
+
+
+def _run() -> int:
+    from .cli import main
+
+    return main()
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)
+
 
 if __name__ == "__main__":
     sys.exit(main())

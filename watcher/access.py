@@ -1,4 +1,4 @@
-"""How commands reach a workspace: which one is meant, who may write, what is tidied afterwards.
+"""How commands reach a workspace: which one is meant, who may write.
 
 Knows core and the configuration; not what any command does with them, nor how it answers.
 """
@@ -6,32 +6,26 @@ Knows core and the configuration; not what any command does with them, nor how i
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from core.disk import REAL
-from core.errors import BadInput, Busy, NoStore, TurnmarkError
+from core.errors import BadInput, NoStore, TurnmarkError
 from core.gitcontext import from_json
 from core.model import ROOT, Maker, Point, RelPath, rfc3339
-from core.recorder import Recorder, Taken, registry_path
 from core.refs import TOP
-from core.rollback import finish_interrupted
 from core.roots import Root, check_root, root_of
-from core.store import Store
-from core.sweep import size_on_disk
-from core.timeline import Timeline
+from core.store import Store, registry_path
 
 from .context import Context
 from .output import note
 
 if TYPE_CHECKING:
+    from core.recorder import Recorder, Taken
     from core.retention import Policy
 
     from .config import StoreLimits
-
-COUNTING_SECONDS = 2.0
 
 
 # Reading
@@ -101,6 +95,8 @@ def store_size(context: Context) -> dict[str, int]:
         store = open_store(context)
     except NoStore:
         return {"bytes": 0, "snapshots": 0}
+    from core.sweep import size_on_disk
+
     snapshots = sum(name.split("/")[3] == "s" for name in store.refs.names(TOP))
     return {"bytes": size_on_disk(store), "snapshots": snapshots}
 
@@ -109,16 +105,11 @@ def store_size(context: Context) -> dict[str, int]:
 
 
 @contextmanager
-def recording(context: Context, directory: str | None, *, create: bool) -> Iterator[Recorder]:
-    """The recorder of one workspace, locked; what may wait is done once the caller has answered."""
-    with locked(context, directory, create=create) as recorder:
-        yield recorder
-    maintain(context, recorder.store, [recorder.root])
-
-
-@contextmanager
 def locked(context: Context, directory: str | None, *, create: bool) -> Iterator[Recorder]:
-    """The same, and nothing is done afterwards."""
+    """The recorder of one workspace, and its lock."""
+    from core.recorder import Recorder  # what only reads must not wait for these to be loaded
+    from core.rollback import finish_interrupted
+
     check_enabled(context)
     store, root = opened(context, directory, create)
     with store.workspace_lock(root.id):
@@ -183,42 +174,6 @@ def _checked(context: Context, directory: str) -> Root:
 def synced(context: Context) -> bool:
     """Whether what a person or an agent asks for is to be durable before it is answered."""
     return context.config.durability != "none"
-
-
-def maintain(context: Context, store: Store, roots: Iterable[Root]) -> None:
-    """Best effort, after the answer: what listings show, fewer packs, an old history's end."""
-    try:
-        for root in roots:
-            _count_lines(store, root)
-        _consolidate(store)
-        _prune(context, store)
-    except Busy:
-        return  # somebody is writing; whoever comes next does it
-    except (TurnmarkError, OSError) as error:
-        note(context, f"warning: tidying up the store failed: {error}")
-
-
-def _count_lines(store: Store, root: Root) -> None:
-    from core.counts import CountBook
-
-    CountBook(store).fill(Timeline(store, root.id).pairs(), COUNTING_SECONDS)
-
-
-def _consolidate(store: Store) -> None:
-    from core.consolidate import consolidate, needed
-
-    if needed(store):
-        consolidate(store)
-
-
-def _prune(context: Context, store: Store) -> None:
-    from core.retention import auto_prune
-
-    if not context.config.store.auto_prune:
-        return
-    pruned = auto_prune(store, policy_of(context.config.store), time.time_ns())
-    for error in pruned.errors if pruned else ():
-        note(context, f"warning: {error}")
 
 
 def policy_of(limits: StoreLimits) -> Policy:

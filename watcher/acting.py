@@ -12,11 +12,12 @@ from core.errors import TurnmarkError
 from core.roots import Root
 from core.store import Store
 
-from .access import check_enabled, locked, maintain, opened, recording, synced
+from .access import check_enabled, locked, opened, synced
 from .actions import ACTIONS
 from .client import PATIENCE, Client, NotWatched, connect, raised
 from .context import Context
 from .protocol import SAYS_NO, Fault
+from .upkeep import maintain, recording
 
 Params = Mapping[str, Any]
 Answer = tuple[dict[str, Any], dict[str, Any]]

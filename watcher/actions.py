@@ -24,10 +24,10 @@ from core.rollback import (
     preview,
     redo_request,
     rollback,
-    stored_state,
     undo_request,
 )
 from core.roots import Root
+from core.states import stored_state
 from core.store import Store
 from core.timeline import Target, Timeline, registered
 from core.turns import label_of
@@ -135,12 +135,17 @@ def _unprotected(recorder: Recorder, taken: Taken) -> list[str]:
 
 
 def mark(recorder: Recorder, paths: Paths, params: Params) -> Answer:
-    spec = MarkSpec("manual", label=label_of(text(params, "label")))
-    taken = recorder.take(paths, spec, sync=_sync(params))
-    assert taken.mark is not None
-    name = f' "{spec.label}"' if spec.label else ""
-    says = f"Marked {recorder.root.shown}{name}: {short(taken.snapshot.id)}."
-    return {**taken_json(taken, taken.mark.seq), "people": {"lines": [says]}}
+    """With `always` false none is made where the newest state is a point; `marked` says so."""
+    label, agent = label_of(text(params, "label")), text_or_none(params, "agent")
+    spec, always = MarkSpec("manual", label=label, agent=agent), params.get("always") is not False
+    taken = recorder.take(paths, spec, sync=_sync(params), always_mark=always)
+    name, root = f' "{label}"' if label else "", recorder.root.shown
+    says = f"Marked {root}{name}: {short(taken.snapshot.id)}."
+    if taken.mark is None:
+        says = f"Nothing changed in {root}; {short(taken.snapshot.id)} is a point already."
+    more = {} if always else {"marked": taken.mark is not None}
+    answer = taken_json(taken, _point_seq(recorder, taken))
+    return {**answer, **more, "people": {"lines": [says]}}
 
 
 # Turns
@@ -201,6 +206,16 @@ def _turn_answer(recorder: Recorder, taken: Taken) -> Answer:
 
 
 def go_back(recorder: Recorder, paths: Paths, params: Params) -> Answer:
+    request, target = way_back(recorder, params)
+    try:
+        return _change(recorder, request, params, f"Rollback to {target.label}")
+    except BadInput:
+        _check_held(recorder, target, request.paths)
+        raise
+
+
+def way_back(recorder: Recorder, params: Params) -> tuple[Request, Target]:
+    """What a rollback's parameters mean."""
     timeline = Timeline(recorder.store, recorder.root.id)
     target = timeline.resolve(text(params, "point", "@"), time.time_ns())
     tops = tuple(RelPath(parse_path(path)) for path in texts(params, "paths"))
@@ -208,11 +223,7 @@ def go_back(recorder: Recorder, paths: Paths, params: Params) -> Answer:
         *(target.snapshot, target.seq, _lasting(target), "rollback", tops),
         mine_stays=params.get("mine_stays") is True,
     )
-    try:
-        return _change(recorder, request, params, f"Rollback to {target.label}")
-    except BadInput:
-        _check_held(recorder, target, tops)
-        raise
+    return request, target
 
 
 def _check_held(recorder: Recorder, target: Target, tops: tuple[RelPath, ...]) -> None:
@@ -333,7 +344,9 @@ ACTIONS: dict[str, Action] = {
     "pin": pin,
     "unpin": unpin,
 }
-LOOKING = frozenset({"snapshot", "mark", "turn.begin", "turn.end", "rollback"})
+LOOKING = frozenset(
+    {"snapshot", "mark", "turn.begin", "turn.end", "rollback", "revert", "undo", "redo"}
+)
 """These look at the paths they are given, or at everything."""
 
 
@@ -346,7 +359,8 @@ def task_of(action: str, params: Params) -> Callable[[Recorder, Paths], Answer]:
         if action not in LOOKING or params.get("dry_run"):
             recorder.take(paths, sync=_sync(params))
         answer = ACTIONS[action](recorder, paths, params)
-        if action == "turn.begin" and answer["seq"] <= before:  # the mark of an earlier request
+        again = action == "turn.begin" and answer["seq"] <= before  # the mark of an earlier request
+        if again or answer["people"] == {}:  # there was nothing to undo
             recorder.take(paths, sync=_sync(params))
         return answer
 

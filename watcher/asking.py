@@ -1,4 +1,6 @@
-"""Questions before something is lost: an end of input or Ctrl-C is a no."""
+"""Questions before something is lost: an end of input is a no, and so is Ctrl-C, which also ends
+the command.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import sys
 
 from .context import Context
 from .output import confirm, note
+
+NO_CHANGE = "Nothing was changed."
 
 
 def agreed(context: Context, question: str, *, yes: bool = False) -> bool:
@@ -15,5 +19,7 @@ def agreed(context: Context, question: str, *, yes: bool = False) -> bool:
             return True
     except KeyboardInterrupt:
         sys.stderr.write("\n")
-    note(context, "Nothing was changed.")
+        note(context, NO_CHANGE)
+        raise
+    note(context, NO_CHANGE)
     return False

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from core.diff import diff_trees, dirs_of, entry_at, files_of
 from core.model import LINK, Entry, Maker, RelPath, is_within, show_path
-from core.patch import FileChange, Read, find_renames, numstat
+from core.patch import numstat
 from core.plan import State
+from core.renames import FileChange, Read, find_renames
 
 from .words import count, named, octal, path_line
 
@@ -43,15 +44,23 @@ class Difference:
         return numstat(change, self.read)
 
 
-def difference(old: State, new: State, tops: tuple[RelPath, ...] = ()) -> Difference:
-    """From old to new, at and below the given paths; new's readers know what the store holds."""
+def difference(
+    old: State,
+    new: State,
+    tops: tuple[RelPath, ...] = (),
+    known: Mapping[RelPath, RelPath] | None = None,
+) -> Difference:
+    """From old to new, at and below the given paths; new's readers know what the store holds.
+
+    Known are old names by new ones.
+    """
 
     def read(entry: Entry) -> bytes:
         return new.read_blob(entry.oid)
 
     found = diff_trees(new.read_tree, old.files, new.files)
     return Difference(
-        find_renames([change for change in found if _asked(change.path, tops)], read),
+        find_renames([change for change in found if _asked(change.path, tops)], read, known),
         [moded for moded in _modes(old, new) if _asked(moded.path, tops)],
         [path for path in _new_dirs(old, new) if _asked(path, tops)],
         [path for path in _new_dirs(new, old) if _asked(path, tops)],
@@ -193,6 +202,7 @@ def _change_json(found: Difference, change: FileChange) -> dict[str, object]:
     return {
         "path": show_path(change.path),
         "old_path": show_path(change.old_path) if change.old_path else None,
+        "renamed_from": show_path(change.old_path) if change.old_path else None,
         "status": status_of(change),
         "insertions": stat[0] if stat else 0,
         "deletions": stat[1] if stat else 0,

@@ -55,6 +55,7 @@ def as_json(result: Result) -> dict[str, object]:
         "open_turns": list(result.open_turns),
         "markers": [_left_json(left) for left in result.marked],
         "mine": [show_path(path) for path in result.mine],
+        "unattributed": [show_path(path) for path in result.unattributed],
         "warnings": list(result.warnings),
         **({"reason": result.reason} if refused else {}),
     }
@@ -66,7 +67,7 @@ def _left_json(left: Left) -> dict[str, str]:
 
 def nothing() -> dict[str, object]:
     lists = ("created", "replaced", "deleted", "modes", "kept", "conflicts", "turns_undone")
-    more = ("fuses", "open_turns", "markers", "mine", "warnings")
+    more = ("fuses", "open_turns", "markers", "mine", "unattributed", "warnings")
     empty: dict[str, object] = {name: [] for name in (*lists, *more)}
     return {"outcome": "nothing", "plan": "", **empty, "undo": None}
 
@@ -106,6 +107,7 @@ def result_of(data: Mapping[str, Any], people: Mapping[str, Any]) -> Result:
         data.get("reason", ""),
         marked,
         tuple(RelPath(parse_path(path)) for path in data["mine"]),
+        tuple(RelPath(parse_path(path)) for path in data["unattributed"]),
         tuple(data["warnings"]),
     )
 

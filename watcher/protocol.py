@@ -28,8 +28,14 @@ many seconds it may take (default 600), after which it is not done at all (kind 
     watch {dirs} / unwatch {dirs}            {"workspaces":[...]} as in status
     progress {dirs}                          {"workspaces":[{"root","state","reason","ready",
                                              "dirs_done","dirs_known","files"}]}
-    snapshot {dir}                           mark {dir, label}
+    snapshot {dir}
+    mark {dir, label, agent, always}         `always` false: none where the newest state is a point
+                                             already; then `marked` says if one was made
     rollback {dir, point, paths, plan, dry_run, mine_stays}      undo, redo {dir, plan, dry_run}
+    rollback.together {dirs, points, plans, mine_stays, dry_run}     all of them, or none: a point
+                                             (and a plan, if one was shown) for each of the dirs,
+                                             watched or not: {"workspaces":[...],"reason":""}, the
+                                             reason being why nothing came of it
     revert {dir, turns, session, side, plan, dry_run}     `side`: "", markers, mine or theirs
                                              `plan` as shown by a dry run, "" to go without
     pin {dir, point}                         unpin {dir, point}

@@ -139,7 +139,7 @@ def text(node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode) or is_empty(node):
         raise mistake(node, f"Expected a text, found {_found(node)}.")
     if node.tag == f"{YAML}str":
-        return str(node.value)
+        return _sayable(node)
     if node.tag not in KINDS:
         tag = node.tag.replace(YAML, "!!")
         raise mistake(node, f"The tag {tag} is not read.", "Remove it.")
@@ -148,6 +148,17 @@ def text(node: yaml.Node) -> str:
         f"YAML reads {node.value} as {KINDS[node.tag]}, not as text.",
         f'Quote it: "{node.value}".',
     )
+
+
+def _sayable(node: yaml.ScalarNode) -> str:
+    """What stands for bytes is text; half of a pair of surrogates is nothing."""
+    value = str(node.value)
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(value[error.start]):04x}"
+        raise mistake(node, f"{half} is no character.", "Write the character itself.") from error
+    return value
 
 
 def flag(node: yaml.Node) -> bool:

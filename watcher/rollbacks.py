@@ -177,11 +177,14 @@ def _conflict_lines(result: Result, how: How) -> Iterator[str]:
 
 def _own_lines(result: Result, how: How) -> Iterator[str]:
     """Where no turn is in it, all of it is the person's own, and needs no second list."""
-    if result.mine and result.turns_undone:
-        edits = count(len(result.mine), "edit")
-        yield f"Takes back {edits} of your own (--mine-stays keeps them):"
-        rows = [path_line("  ", named(path), full=how.full) for path in result.mine]
-        yield from capped(rows, full=how.full)
+    for paths, whose in (
+        (result.mine, "of your own (--mine-stays keeps them)"),
+        (result.unattributed, "that nobody knows who made (--mine-stays keeps them too)"),
+    ):
+        if paths and result.turns_undone:
+            yield f"Takes back {count(len(paths), 'edit')} {whose}:"
+            rows = [path_line("  ", named(path), full=how.full) for path in paths]
+            yield from capped(rows, full=how.full)
 
 
 def _group_lines(result: Result, full: bool) -> Iterator[str]:

@@ -11,15 +11,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from core.errors import ConfigError, TurnmarkError
+from core.recorder import Recorder
 from core.roots import Root
 from core.store import Store
 
 from . import __version__, logs
-from .access import briefly_open, maintain, store_size
+from .access import locked, store_size
 from .actions import ACTIONS, needed, task_of, text, texts
 from .address import make_private
 from .answers import answer_of, settle
@@ -28,17 +30,20 @@ from .config import Config, load_config
 from .context import Context
 from .deaths import Deaths
 from .hooks import Hooks
+from .joint import borrowed, go_back_together
 from .protocol import PARAMS, VERSIONS, ProtocolError
 from .server import Connection, Server, UnknownMethod
 from .sessions import Sessions
 from .source import Hub, WatchUnavailable
 from .starting import Readiness, holding
 from .systemd import Notifier
+from .tidying import Upkeep
 from .watching import REQUEST, Watching
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 2.0
+AGAIN_SECONDS = 0.1
 GLOBS_SECONDS = 10.0
 UPKEEP_SECONDS = 30.0
 STOP_SECONDS = 7.0
@@ -88,6 +93,7 @@ class Service:
         self.watching = Watching(context, hub, no_events, self.notify)
         self.deaths = Deaths(self._on_death)
         self.sessions = Sessions(self.watching, self.settled, self.deaths.watch, self.notify)
+        self.watching.looked = self.sessions.sweep
         self.hooks = Hooks(self.sessions, context.home / "spool")
         self.server = Server(path, self.handle)
         self.methods = {
@@ -103,12 +109,13 @@ class Service:
             "turn.begin": lambda caller, params: self.sessions.begin(params, caller.gone),
             "turn.end": lambda caller, params: self.sessions.end(params, caller.gone),
             "hook": lambda caller, params: self.hooks.answer(params, caller.gone),
+            "rollback.together": self._together,
             "subscribe": self._subscribe,
             "stay": self._stay,
             "reload": self._reload,
             "shutdown": self._shutdown,
         }
-        self._upkeep: threading.Thread | None = None
+        self.upkeep = Upkeep(context)
         self._told: dict[str, Root] = {}
         self._upkeep_due = False
         self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
@@ -135,10 +142,11 @@ class Service:
     def run(self) -> bool:
         """Until it is to stop; whether all threads have ended then."""
         while True:
+            awaited = self.upkeep.is_busy() and self._is_upkeep_due()
             try:
-                word = self.news.get(timeout=TICK_SECONDS)
+                word = self.news.get(timeout=AGAIN_SECONDS if awaited else TICK_SECONDS)
             except queue.Empty:
-                word = "tick"
+                word = "upkeep" if awaited else "tick"
             if word == "stop" or self._is_unneeded():
                 return self._stop()
             try:
@@ -152,9 +160,11 @@ class Service:
             self.load()
             self.notifier.say(READY="1")
             return
+        if word == "upkeep":
+            self._keep_up()
+            return
         self._check_config()
         self._check_socket()
-        self._sweep()
         self.hooks.drain()
         self.sessions.tidy()
         self._keep_up()
@@ -170,12 +180,14 @@ class Service:
         while self.server.waiting() and time.monotonic() < until:
             time.sleep(0.01)
         self.server.close()
+        self.upkeep.stop()
+        self.sessions.noting.stop()
         if done:
             self.deaths.stop()
             if self.hub is not None:
                 self.hub.close()
         log.info("stopped")
-        return done and not (self._upkeep and self._upkeep.is_alive())
+        return done
 
     def _summary(self) -> str:
         states = [workspace.state for workspace in self.watching.all()]
@@ -231,12 +243,6 @@ class Service:
             log.warning("the socket %s is gone; it is made again", self.path)
             self.server.rebind()
 
-    def _sweep(self) -> None:
-        for item in list(self.watching.items.values()):
-            if not item.swept and item.workspace.ready.is_set():
-                item.swept = True
-                self.sessions.sweep(item.workspace)
-
     def _is_unneeded(self) -> bool:
         """Only a service that was started for somebody ends by itself."""
         if self.idle is None:
@@ -250,22 +256,13 @@ class Service:
         return True
 
     def _keep_up(self) -> None:
-        """Counts, fewer packs, an old history's end: in a thread, so that a stop need not wait."""
-        busy = self._upkeep is not None and self._upkeep.is_alive()
-        if not self._upkeep_due or busy or time.monotonic() < self._upkeep_at:
-            return
-        self._upkeep_due, self._upkeep_at = False, time.monotonic() + UPKEEP_SECONDS
-        self._upkeep = threading.Thread(
-            target=self._tidy_store, name="turnmark-upkeep", daemon=True
-        )
-        self._upkeep.start()
+        """Counts, fewer packs, an old history's end."""
+        if self._is_upkeep_due() and not self.upkeep.is_busy():
+            self._upkeep_due, self._upkeep_at = False, time.monotonic() + UPKEEP_SECONDS
+            self.upkeep.start(self._take_told().values())
 
-    def _tidy_store(self) -> None:
-        try:
-            with briefly_open(self.context) as store:
-                maintain(self.context, store, self._take_told().values())
-        except Exception:  # the next upkeep tries again
-            log.exception("tidying up the store failed")
+    def _is_upkeep_due(self) -> bool:
+        return self._upkeep_due and time.monotonic() >= self._upkeep_at
 
     def _take_told(self) -> dict[str, Root]:
         """The workspaces of which something was told, also those that nobody watches any more."""
@@ -284,7 +281,7 @@ class Service:
             self._told[item.workspace.root.id] = item.workspace.root
         if event["event"] in ("rollback", "revert", "undo", "redo"):
             self.hooks.went_back(str(event.get("workspace")))
-        if event["event"] != "snapshot":
+        if event["event"] != "snapshot" and event.get("what") != "begin":
             self._upkeep_at = 0.0
             self.news.put("tick")
         self.server.publish(event)
@@ -318,6 +315,34 @@ class Service:
             shown = {k: v for k, v in answer.items() if isinstance(v, str | int)}
             self.notify({"event": action, "workspace": workspace.root.id, **shown})
         return answer
+
+    def _together(self, caller: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
+        """All loops at hand stand still meanwhile; asked in one order, so that no two asks meet."""
+        paths = texts(params, "dirs")
+        recorders: dict[str, Recorder] = {}
+        with ExitStack() as stack:
+            for path in sorted(set(paths)):
+                recorders[path] = stack.enter_context(self._recorder_of(caller, path, params))
+            answer = go_back_together([recorders[path] for path in paths], params)
+        for path, row in zip(paths, answer["workspaces"], strict=True):
+            if row["outcome"] == "done":
+                workspace = recorders[path].root.id
+                self.notify({"event": "rollback", "workspace": workspace, "outcome": "done"})
+        return answer
+
+    @contextmanager
+    def _recorder_of(self, caller: Connection, path: str, params: Params) -> Iterator[Recorder]:
+        """Of a workspace that is not watched, or is paused, one for this use alone."""
+        with ExitStack() as stack:
+            workspace = self.watching.find(path)
+            try:
+                if workspace is None:
+                    raise NotWatched(f"{path} is not watched.")
+                lent = borrowed(workspace, _patience(params), caller.gone)
+                recorder = stack.enter_context(lent)
+            except NotWatched:
+                recorder = stack.enter_context(locked(self.context, path, create=False))
+            yield recorder
 
     def _hello(self, _: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
         offered = params.get("protocol", list(VERSIONS))

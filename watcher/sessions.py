@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,14 +16,14 @@ from core import turns
 from core.diff import diff_trees
 from core.errors import Damaged, TurnmarkError
 from core.history import History, read_snapshot
-from core.model import Mark, Oid, Status
+from core.model import Oid, Status
 from core.recorder import Recorder
+from core.sessions import Sessions as States
 from core.store import Store
 from core.undo import open_turns
 
 from .access import briefly_open
 from .actions import (
-    Paths,
     needed,
     number,
     status_of,
@@ -35,6 +34,7 @@ from .actions import (
 from .answers import Gone, answer_of, nobody, settle
 from .client import PATIENCE, NotWatched
 from .deaths import is_alive
+from .noting import Noting
 from .watching import Watching
 from .workspace import Workspace
 
@@ -80,6 +80,7 @@ class Sessions:
         self.settled = settled
         self.watch_pid = watch_pid
         self.notify = notify
+        self.noting = Noting(States(str(watching.context.home / "sessions")))
         self.all: dict[str, Session] = {}
         self._lock = threading.RLock()
 
@@ -168,30 +169,20 @@ class Sessions:
             log.info("the process of session %s has ended", session.id)
             self.close({"session": session.id, "status": "unknown"})
 
-    def sweep(self, workspace: Workspace) -> Future[Any]:
-        """After a start: turns whose process has gone are over, the others are still at work."""
-
-        def task(recorder: Recorder, paths: Paths) -> None:
-            looked = False
-            for mark in open_turns(History(recorder.store, recorder.root.id).marks()):
-                looked = self._sweep_turn(recorder, paths, mark) or looked
-            if not looked and paths != []:
-                recorder.take(paths, sync=bool(self.settled()["sync"]))
-
-        return workspace.ask(task)
-
-    def _sweep_turn(self, recorder: Recorder, paths: Paths, mark: Mark) -> bool:
-        pid = mark.extra.get("pid")
-        if not isinstance(pid, int) or mark.session is None or mark.session in self.all:
-            return False
-        if is_alive(pid, mark.time_ns):
-            session = self._session(mark.session, mark.agent, None)
-            session.turn, session.open = mark.turn, True
-            session.roots[recorder.root.shown] = None
-            self._hold(session, pid)
-            return False
-        turns.end(recorder, mark.session, status="unknown", paths=paths)
-        return True
+    def sweep(self, recorder: Recorder) -> None:
+        """After a first look: turns whose process has gone are over, the others still at work."""
+        for mark in open_turns(recorder.marks()):
+            pid = mark.extra.get("pid")
+            if not isinstance(pid, int) or mark.session is None or mark.session in self.all:
+                continue
+            if is_alive(pid, mark.time_ns):
+                session = self._session(mark.session, mark.agent, None)
+                session.turn, session.open = mark.turn, True
+                session.roots[recorder.root.shown] = None
+                self._hold(session, pid)
+            else:
+                turns.end(recorder, mark.session, status="unknown", paths=[])
+        self.noting.catch_up(recorder.root.shown, recorder.marks())
 
     def tidy(self) -> None:
         """Forgets sessions of which nothing has been heard for long and whose end nobody tells."""
@@ -258,7 +249,8 @@ class Sessions:
         seconds: float = PATIENCE,
     ) -> list[dict[str, Any]]:
         """The answers of those that could; all are asked before the first is waited for."""
-        task = task_of(action, {**params, **self.settled()})
+        told = {**params, **self.settled()}
+        task = task_of(action, told)
         asked = [(workspace, workspace.ask(task)) for workspace in workspaces]
         settle([future for _, future in asked], seconds, gone, cancel=False)
         marks = []
@@ -266,6 +258,7 @@ class Sessions:
             try:
                 marks.append(answer_of(future))
                 self._tell(action, marks[-1])
+                self.noting.told(action, workspace.root.shown, told, marks[-1])
             except TurnmarkError as error:
                 errors.append(_error(workspace.root.shown, error))
         return marks

@@ -32,6 +32,9 @@ from watchdog.observers.api import BaseObserver, EventEmitter, EventQueue, Obser
 from watchdog.observers.inotify_c import InotifyConstants as C
 from watchdog.observers.inotify_c import InotifyEvent, InotifyFD, Mask
 
+from core.beneath import Beneath
+from core.disk import REAL
+from core.errors import BadInput
 from core.model import ROOT, RelPath, is_within, join
 from core.rules import DirRules, RuleSet
 
@@ -184,41 +187,56 @@ class _Emitter(EventEmitter):
         self._tell()
 
     def _adopt(self, top: RelPath, *, first: bool = False) -> None:
-        """Watches first and lists second, from the top down, sparing what the rules leave out."""
-        rules = self._rules_of(top)
+        """Watches what is there at and below a path, and lets go of what is not."""
+        seen: set[int] | None = set()
+        try:
+            with Beneath(REAL, self.root) as beneath:
+                seen = self._watch_all(beneath, top, first=first)
+        except BadInput as error:
+            self._cannot_watch(top, _cause(error), first=first)
+        if seen is not None and not first and self.should_keep_running():
+            self._drop_unmet(top, seen)
+
+    def _watch_all(self, beneath: Beneath, top: RelPath, *, first: bool) -> set[int] | None:
+        """Watches first and lists second, from the top down, sparing what the rules leave out.
+
+        By descriptor: what somebody swaps for a link meanwhile leads nowhere.
+        """
+        rules = self._rules_of(beneath, top)
         if rules is None:
             self._detach(top)
-            return
+            return None
         seen: set[int] = set()
-        waiting = [(top, rules)]
+        waiting: list[tuple[RelPath, DirRules | None]] = [(top, None)]
         while waiting and self.should_keep_running():
-            path, rules = waiting.pop()
+            path, above = waiting.pop()
             try:
-                seen.add(self.reader.watch(self._absolute(path), self, path))
+                fd = beneath.dir(path)
+                seen.add(self.reader.watch(b"/proc/self/fd/%d/." % fd, self, path))
             except OSError as error:
                 self._cannot_watch(path, error, first=first)
                 continue
-            waiting += self._inner_dirs(path, rules)
-        if not first and self.should_keep_running():
-            self._drop_unmet(top, seen)
+            if above is not None:
+                rules = above.child(path.rpartition(b"/")[2], self._gitignore(beneath, path))
+            waiting += [(join(path, name), rules) for name in _inner_dirs(fd, rules)]
+        return seen
 
-    def _rules_of(self, path: RelPath) -> DirRules | None:
+    def _rules_of(self, beneath: Beneath, path: RelPath) -> DirRules | None:
         """The rules in force inside a directory; None if it is left out itself."""
-        rules = DirRules.root(self.tree.rules, self._gitignore(ROOT))
+        rules = DirRules.root(self.tree.rules, self._gitignore(beneath, ROOT))
         above = ROOT
         for name in path.split(b"/") if path else []:
             if rules.verdict(name, True) not in ("capture", "through"):
                 return None
             above = join(above, name)
-            rules = rules.child(name, self._gitignore(above))
+            rules = rules.child(name, self._gitignore(beneath, above))
         return rules
 
-    def _gitignore(self, path: RelPath) -> bytes | None:
+    def _gitignore(self, beneath: Beneath, path: RelPath) -> bytes | None:
         if not self.tree.rules.gitignore:
             return None
         try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            fd = os.open(self._absolute(join(path, GITIGNORE)), flags)
+            fd = REAL.open(GITIGNORE, os.O_RDONLY | os.O_NONBLOCK, at=beneath.dir(path))
         except OSError:
             return None
         try:
@@ -227,22 +245,6 @@ class _Emitter(EventEmitter):
             return None
         finally:
             os.close(fd)
-
-    def _absolute(self, path: RelPath) -> bytes:
-        return self.root + b"/" + path if path else self.root
-
-    def _inner_dirs(self, path: RelPath, rules: DirRules) -> list[tuple[RelPath, DirRules]]:
-        out: list[tuple[RelPath, DirRules]] = []
-        try:
-            with os.scandir(self._absolute(path)) as found:
-                names = [e.name for e in found if e.is_dir(follow_symlinks=False)]
-        except OSError:  # gone, or not ours to read: the look at it will say so
-            return out
-        for name in names:
-            if rules.verdict(name, True) in ("capture", "through"):
-                inner = join(path, name)
-                out.append((inner, rules.child(name, self._gitignore(inner))))
-        return out
 
     def bind(self, wd: int, path: RelPath) -> None:
         """Called under the reader's lock: an event that unbinds it again comes after this."""
@@ -396,6 +398,21 @@ class _Emitter(EventEmitter):
                 trees.add(self.doing)
         paths = frozenset(join(path, name.rstrip(b"\0")) for path, name in files)
         return Dirty(paths, frozenset(trees), lost)
+
+
+def _cause(error: BadInput) -> OSError:
+    """The system's word for why a root could not be opened."""
+    cause = error.__cause__
+    return cause if isinstance(cause, OSError) else OSError(errno.ENOENT, error.message)
+
+
+def _inner_dirs(fd: int, rules: DirRules) -> list[bytes]:
+    try:
+        with os.scandir(fd) as found:
+            names = [os.fsencode(e.name) for e in found if e.is_dir(follow_symlinks=False)]
+    except OSError:  # gone, or not ours to read: the look at it will say so
+        return []
+    return [name for name in names if rules.verdict(name, True) in ("capture", "through")]
 
 
 def _limit_reason(error: OSError) -> str:

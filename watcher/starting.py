@@ -96,9 +96,14 @@ def own_command() -> list[str]:
     return [*start, "-c", RUN_FROM, place]
 
 
-def daemon_command(context: Context, *more: str) -> list[str]:
+def again(context: Context) -> list[str]:
+    """The same turnmark for the same store; what it is to do is to be added."""
     config = ["--config", str(context.config_path)] if context.config_named else []
-    return [*own_command(), "--home", str(context.home), *config, "up", "--foreground", *more]
+    return [*own_command(), "--home", str(context.home), *config]
+
+
+def daemon_command(context: Context, *more: str) -> list[str]:
+    return [*again(context), "up", "--foreground", *more]
 
 
 def _spawn(context: Context, idle: int | None) -> None:

@@ -1,29 +1,27 @@
-"""A rollback of all the workspaces of a session: all planned before one is touched, and if one
-cannot be done, those that were are taken back.
-"""
+"""A rollback of all the workspaces of a session, as people and programs meet it."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from core.errors import BadInput, TurnmarkError
-from core.history import History
 from core.model import parse_path
+from core.recorder import Recorder
 from core.roots import Root, root_of
 from core.store import Store
 from core.timeline import Row, Timeline, registered
-from core.undo import stacks
 
-from .access import find_root, open_store
-from .acting import acting
+from .access import check_enabled, find_root, locked, open_store
 from .asking import agreed
+from .client import PATIENCE, connect
 from .context import Context
+from .joint import go_back_together
 from .outcomes import result_of
-from .output import answer, fail, note
+from .output import answer, fail
 from .rollbacks import (
     DONE,
     EXCEPTIONS,
@@ -43,8 +41,6 @@ class Place:
 
     root: Root
     spec: str
-    rollbacks: int
-    """How many rollbacks an undo could take back before."""
     data: Data = field(default_factory=dict)
     people: Data = field(default_factory=dict)
 
@@ -111,11 +107,7 @@ def _place(store: Store, root: Root, row: Row, end: bool) -> Place:
     if end and row.end is None:
         raise BadInput(f"Turn {row.mark.turn} is still open in {root.shown}: it has no end yet.")
     spec = f"{row.mark.session}/{row.mark.turn}{'.end' * end}"
-    return Place(root, spec, _undoable(store, root))
-
-
-def _undoable(store: Store, root: Root) -> int:
-    return len(stacks(History(store, root.id).marks()).undo)
+    return Place(root, spec)
 
 
 # Showing, asking, doing
@@ -125,8 +117,7 @@ def run_together(context: Context, how: How, session: str, spec: str, *, mine_st
     if not (how.yes or how.plan or how.dry_run):
         check_somebody_is_there(context)
     places = places_of(context, session, spec)
-    for place in places:
-        _ask(context, place, {"mine_stays": mine_stays, "dry_run": True})
+    _ask(context, places, {"mine_stays": mine_stays, "dry_run": True})
     plan = _hash(places)
     asks = not (how.yes or how.plan or how.dry_run)
     if how.dry_run or asks:
@@ -138,13 +129,42 @@ def run_together(context: Context, how: How, session: str, spec: str, *, mine_st
         return _refused(context, how, places, plan, refusal)
     if asks and not agreed(context, "Go on?"):
         return FAILED
-    return _do_all(context, how, places, mine_stays)
+    plans = [place.data["plan"] for place in places]
+    reason = _ask(context, places, {"mine_stays": mine_stays, "plans": plans})
+    if reason:
+        return _refused(context, how, places, plan, reason)
+    return _report(context, how, places, plan)
 
 
-def _ask(context: Context, place: Place, params: Mapping[str, Any]) -> None:
-    asked = {"point": place.spec, **params}
-    with acting(context, place.root.shown, "rollback", asked, create=False, tidy=False) as found:
-        place.data, place.people = found
+def _ask(context: Context, places: list[Place], params: Mapping[str, Any]) -> str:
+    """What came of each is in the places then; why nothing did is the answer."""
+    check_enabled(context)
+    asked = {"points": [place.spec for place in places], **params}
+    answer = _by_service(context, places, asked) or _here(context, places, asked)
+    for place, row in zip(places, answer["workspaces"], strict=True):
+        place.people = row.pop("people")
+        place.data = row
+    return str(answer["reason"])
+
+
+def _by_service(
+    context: Context, places: list[Place], params: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    client = connect(context)
+    if client is None:
+        return None
+    dirs = [place.root.shown for place in places]
+    with client:
+        return client.call("rollback.together", patience=PATIENCE, dirs=dirs, **params)
+
+
+def _here(context: Context, places: list[Place], params: Mapping[str, Any]) -> dict[str, Any]:
+    """The locks are taken in one order, so that two who do this do not wait for each other."""
+    recorders: dict[str, Recorder] = {}
+    with ExitStack() as stack:
+        for shown in sorted(place.root.shown for place in places):
+            recorders[shown] = stack.enter_context(locked(context, shown, create=False))
+        return go_back_together([recorders[place.root.shown] for place in places], params)
 
 
 def _hash(places: list[Place]) -> str:
@@ -167,43 +187,6 @@ def _refused(context: Context, how: How, places: list[Place], plan: str, why: st
     if not context.json:
         fail(f"Refused: {why}.", f"Look at it with --dry-run; go ahead with: {how.with_plan(plan)}")
     return FAILED
-
-
-def _do_all(context: Context, how: How, places: list[Place], mine_stays: bool) -> int:
-    plan = _hash(places)
-    for place in places:
-        params = {"mine_stays": mine_stays, "plan": place.data["plan"]}
-        try:
-            _ask(context, place, params)
-        except TurnmarkError as error:
-            _take_back(context, places)
-            raise TurnmarkError(
-                f"{place.root.shown}: {error.message}",
-                f"What had been done elsewhere was taken back. {error.hint}",
-            ) from error
-        if place.data["outcome"] in ("refused", "conflicts"):
-            why = place.data.get("reason") or "every path there is in conflict"
-            _take_back(context, places)
-            return _refused(context, how, places, plan, f"{place.root.shown}: {why}")
-    return _report(context, how, places, plan)
-
-
-def _take_back(context: Context, places: list[Place]) -> None:
-    """Undoes every rollback that has come since; also one that was cut short, once finished."""
-    store = open_store(context)
-    for place in places:
-        try:
-            way = _undo(context, place, {"dry_run": True})
-            if _undoable(store, place.root) > place.rollbacks:
-                done = _undo(context, place, {"plan": way["plan"]})
-                place.data["outcome"] = "taken back" if done["outcome"] == "done" else "done"
-        except TurnmarkError as error:
-            note(context, f"warning: {place.root.shown} was not taken back: {error.message}")
-
-
-def _undo(context: Context, place: Place, params: Mapping[str, Any]) -> Data:
-    with acting(context, place.root.shown, "undo", params, create=False, tidy=False) as found:
-        return found[0]
 
 
 # Telling

@@ -10,7 +10,10 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from core.model import Gap, GapReason, RelPath
+from core.beneath import Beneath
+from core.disk import REAL
+from core.errors import BadInput
+from core.model import Gap, GapReason, RelPath, join
 
 from .output import size
 from .words import count, left_cut, named
@@ -42,34 +45,40 @@ class _Budget:
 
 
 def measure(root: bytes, gaps: Iterable[Gap], looks: int = LOOKS) -> list[Unprotected]:
-    """Every gap that is still there, the biggest first."""
+    """Every gap that is still there, the biggest first; nothing of a root that is away."""
     budget = _Budget(looks)
-    found = filter(None, [_measure_one(root, gap, budget) for gap in gaps])
+    try:
+        with Beneath(REAL, root) as beneath:
+            found = list(filter(None, [_measure_one(beneath, gap, budget) for gap in gaps]))
+    except BadInput:
+        return []
     return sorted(found, key=lambda one: (-one.bytes, one.path))
 
 
-def _measure_one(root: bytes, gap: Gap, budget: _Budget) -> Unprotected | None:
-    path = os.path.join(root, gap.path)
+def _measure_one(beneath: Beneath, gap: Gap, budget: _Budget) -> Unprotected | None:
     try:
-        info = os.lstat(path)
+        info = beneath.lstat(gap.path)
     except OSError:
+        return None
+    if info is None:
         return None  # gone since, so there is nothing to protect
     is_dir = stat.S_ISDIR(info.st_mode)
-    total = sum(_sizes(path, budget)) if is_dir else info.st_size
+    total = sum(_sizes(beneath, gap.path, budget)) if is_dir else info.st_size
     return Unprotected(gap.path, gap.reason, total, not is_dir or budget.left >= 0, is_dir)
 
 
-def _sizes(directory: bytes, budget: _Budget) -> Iterator[int]:
+def _sizes(beneath: Beneath, directory: RelPath, budget: _Budget) -> Iterator[int]:
     """Links are not followed; what cannot be looked into has no size that we could tell."""
     waiting = [directory]
     while waiting:
+        path = waiting.pop()
         try:
-            with os.scandir(waiting.pop()) as found:
+            with os.scandir(beneath.dir(path)) as found:
                 for entry in found:
                     if not budget.take():
                         return
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
+                        waiting.append(join(path, os.fsencode(entry.name)))
                     else:
                         yield entry.stat(follow_symlinks=False).st_size
         except OSError:

@@ -9,15 +9,13 @@ from functools import cached_property, partial
 
 import click
 
-from core.edits import Edits
 from core.errors import BadInput
 from core.history import History, read_snapshot
 from core.model import Maker, Oid, Point, RelPath
 from core.plan import State
-from core.recorder import Recorder
-from core.rollback import seen_state, stored_state
 from core.roots import Root
 from core.rules import DirRules, RuleSet, verdict_of
+from core.states import seen_state, stored_state
 from core.store import Store
 from core.timeline import Target, Timeline
 
@@ -48,7 +46,8 @@ class View:
     @cached_property
     def numbers(self) -> dict[Oid, int]:
         """The snapshots that a number of the list names; of several the smallest."""
-        return {point.id: point.n for point in reversed(self.points) if point.n is not None}
+        rows = list(enumerate(self.timeline.numbered, 1))
+        return {row.mark.snapshot: n for n, row in reversed(rows)}
 
     def history(self) -> History:
         return History(self.store, self.root.id)
@@ -66,12 +65,16 @@ class View:
 
     def made_by(self, old: Oid, new: Oid | None, now: State | None = None) -> MadeBy:
         """Who changed each path between two snapshots, or since one."""
+        from core.edits import Edits
+
         edits = Edits(self.history(), partial(stored_state, self.store), now)
         return edits.by_path(old, new)
 
     def state_now(self) -> State:
         """The workspace as it is; looks without any lock, so that no writer has to wait."""
         rules = self.context.config.rules_for(self.root.path)
+        from core.recorder import Recorder  # reading the past needs nothing that looks
+
         recorder = Recorder(self.store, self.root, rules)
         try:
             return seen_state(recorder, recorder.look())

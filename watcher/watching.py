@@ -13,6 +13,7 @@ from typing import Any
 from core.disk import REAL
 from core.errors import TurnmarkError
 from core.model import RelPath, show_path
+from core.recorder import Recorder
 from core.roots import Root, check_root, root_of
 
 from .config import Config
@@ -29,12 +30,11 @@ MEANINGLESS = "events are switched off"
 
 @dataclass
 class Item:
-    """One workspace, those who want it watched, and whether its open turns were looked through."""
+    """One workspace, and those who want it watched."""
 
     workspace: Workspace
     settings: Settings
     holders: set[str] = field(default_factory=set)
-    swept: bool = False
 
 
 class Watching:
@@ -51,6 +51,7 @@ class Watching:
         self.hub = hub
         self.no_events = no_events
         self.notify = notify
+        self.looked: Callable[[Recorder], None] = lambda _: None
         self.config = Config(enabled=False)
         self.items: dict[str, Item] = {}
         self.refused: dict[str, str] = {}
@@ -131,7 +132,7 @@ class Watching:
         if root.id not in self.items:
             settings = self._settings(root, [item.workspace.root for item in self.items.values()])
             base = str(self.context.store_path)
-            workspace = Workspace(base, root, settings, self.hub, self.notify)
+            workspace = Workspace(base, root, settings, self.hub, self.notify, self.looked)
             self.items[root.id] = Item(workspace, settings)
             workspace.start()
         self.items[root.id].holders.add(holder)

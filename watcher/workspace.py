@@ -8,6 +8,7 @@ ends the loop; it becomes a state that `status` shows.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import stat
 import threading
@@ -45,6 +46,7 @@ RETRY_SECONDS = 2.0
 RETRY_MOST = 30.0
 AUDIT_SECONDS = 600.0
 SCAN_SECONDS = 30.0
+SAVE_SECONDS = 2.0
 ALWAYS_MOST = 20_000
 MAPPED = tuple(os.fsencode(ending) for ending in scan.MAPPED)
 
@@ -78,13 +80,21 @@ class Workspace:
     """Owns a workspace's thread, lock, records and source."""
 
     def __init__(
-        self, base: str, root: Root, settings: Settings, hub: Hub | None, notify: Notify
+        self,
+        base: str,
+        root: Root,
+        settings: Settings,
+        hub: Hub | None,
+        notify: Notify,
+        looked: Callable[[Recorder], None] = lambda _: None,
     ) -> None:
+        """`looked` is called after each first look, before anything else is asked."""
         self.base = base
         self.root = root
         self.settings = settings
         self.hub = hub
         self.notify = notify
+        self.looked = looked
         self.ready = threading.Event()
         self.last: Snapshot | None = None
         self.audit_findings = 0
@@ -106,6 +116,7 @@ class Workspace:
         self._retry = RETRY_SECONDS
         self._held_until = 0.0
         self._mend_at = 0.0
+        self._save_at = math.inf
         self._thread = threading.Thread(target=self._run, name=f"turnmark-{root.id}", daemon=True)
 
     @property
@@ -206,6 +217,7 @@ class Workspace:
         finish_interrupted(self.recorder)
         self._open_source()
         self._baseline(self.recorder)
+        self.looked(self.recorder)
         self.recorder.tree.save()
         store.warm_up()
         self._settle_state()
@@ -290,8 +302,7 @@ class Workspace:
 
     def _serve(self) -> None:
         while True:
-            if not self._called() and self.recorder is not None:
-                self.recorder.tree.save()  # while nobody waits
+            self._save_now_and_then()
             ask = self._next()
             if ask is not None:
                 self._answer(ask)
@@ -300,6 +311,17 @@ class Workspace:
                 return
             else:
                 self._tend()
+
+    def _save_now_and_then(self) -> None:
+        """While nobody waits, and not after each of many turns: what is not saved costs a look."""
+        recorder, now = self.recorder, time.monotonic()
+        if recorder is None or not recorder.tree.is_unsaved():
+            self._save_at = math.inf
+        elif self._save_at == math.inf:
+            self._save_at = now + SAVE_SECONDS
+        elif now >= self._save_at and not self._called():
+            recorder.tree.save()
+            self._save_at = math.inf
 
     def _tend(self) -> None:
         """What is due without being asked for; a failure keeps its dirty paths and is retried."""
@@ -328,7 +350,7 @@ class Workspace:
         wake = self._next_look if due is None else min(due, self._next_look)
         if self._source is not None and self._source.trouble:
             wake = min(wake, self._mend_at)
-        return max(wake, self._held_until)
+        return min(max(wake, self._held_until), self._save_at)
 
     def _work(self) -> None:
         self._gather()

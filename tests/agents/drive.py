@@ -5,17 +5,18 @@ Installed below TURNMARK_AGENTS (see `python -m tests.agents`); nothing of the u
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.agents.model import Model
-from tests.live import COMMAND, Live
+from tests.live import COMMAND, Live, is_running
 
 PREFIX = os.environ.get("TURNMARK_AGENTS", "")
 """Read before the fixtures take every TURNMARK_ variable away."""
@@ -36,8 +37,6 @@ QUIET = {
     "OPENCODE_DISABLE_AUTOUPDATE": "1",
     "OPENCODE_DISABLE_MODELS_FETCH": "1",
     "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
-    # With a plugin OpenCode asks npm for its types, and waits 70 seconds for a dead proxy.
-    "npm_config_fetch_retries": "0",
     "TERM": "xterm-256color",
 }
 FOREIGN = (
@@ -50,6 +49,7 @@ FOREIGN = (
     "OPENCODE",
     "QWEN_",
     "COPILOT_",
+    "CLINE_",
 )
 
 Step = dict[str, Any]
@@ -62,7 +62,10 @@ class Real:
     name: str
     package: str
     program: str
-    ask: Callable[[str, bool], list[str]]
+    ask: Callable[[str, list[str]], list[str]]
+    newest: tuple[str, ...]
+    session: tuple[str, ...]
+    """The words that go on with the newest session, and those before the id of another."""
     settings: Callable[[Path, str], dict[str, str]]
     shell: Callable[[str], Step]
     write: Callable[[Path, str], Step]
@@ -107,8 +110,11 @@ class Driven:
         env.pop("OLDPWD", None)
         self.live.env = env
 
-    def start(self, words: str, *, again: bool = False, run: bool = False) -> Any:
-        command = [str(self.real.path), *self.real.ask(words, again)]
+    def start(
+        self, words: str, *, again: bool = False, session: str = "", run: bool = False
+    ) -> Any:
+        more = [*self.real.session, session] if session else list(self.real.newest) * again
+        command = [str(self.real.path), *self.real.ask(words, more)]
         if run:
             command = [*COMMAND, "run", "--", self.real.program, *command[1:]]
         process = subprocess.Popen(
@@ -123,8 +129,8 @@ class Driven:
         self.started.append(process)
         return process
 
-    def ask(self, words: str, *, again: bool = False, run: bool = False) -> str:
-        process = self.start(words, again=again, run=run)
+    def ask(self, words: str, **how: Any) -> str:
+        process = self.start(words, **how)
         out, _ = process.communicate(timeout=SECONDS)
         said = out.decode(errors="replace")
         assert process.returncode == 0, said
@@ -138,11 +144,26 @@ class Driven:
         return [p for p in self.live.points(self.project, *more) if p["kind"] == "turn"]
 
     def close(self) -> None:
+        """All that was started here, by whomever: a hook of an agent that was killed may be about
+        to start a service. What knows our directory is ours; two looks, as one may miss a fork."""
+        missed = 0
+        while missed < 2:
+            found = list(self._ours())
+            missed = 0 if found else missed + 1
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         for process in self.started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-        self.live.close()
+
+    def _ours(self) -> Iterator[int]:
+        """Processes in whose command line or environment the directory of this test is."""
+        base = os.fsencode(f"{self.live.base}/")
+        for place in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
+                if base in words and is_running(int(place.name)):
+                    yield int(place.name)
 
 
 def _json_file(path: Path, value: object) -> None:
@@ -153,8 +174,7 @@ def _json_file(path: Path, value: object) -> None:
 # Claude Code
 
 
-def _ask_claude(words: str, again: bool) -> list[str]:
-    more = ["--continue"] if again else []
+def _ask_claude(words: str, more: list[str]) -> list[str]:
     return ["-p", "--dangerously-skip-permissions", *more, words]
 
 
@@ -166,9 +186,8 @@ def _set_claude(user: Path, url: str) -> dict[str, str]:
 # Codex
 
 
-def _ask_codex(words: str, again: bool) -> list[str]:
+def _ask_codex(words: str, more: list[str]) -> list[str]:
     free = ["--dangerously-bypass-hook-trust", "--dangerously-bypass-approvals-and-sandbox"]
-    more = ["resume", "--last"] if again else []
     return ["exec", "--skip-git-repo-check", *free, *more, words]
 
 
@@ -184,8 +203,8 @@ def _set_codex(user: Path, url: str) -> dict[str, str]:
 # OpenCode
 
 
-def _ask_opencode(words: str, again: bool) -> list[str]:
-    return ["run", "--model", "here/m", *(["--continue"] if again else []), words]
+def _ask_opencode(words: str, more: list[str]) -> list[str]:
+    return ["run", "--model", "here/m", *more, words]
 
 
 def _set_opencode(user: Path, url: str) -> dict[str, str]:
@@ -200,14 +219,14 @@ def _set_opencode(user: Path, url: str) -> dict[str, str]:
         "permission": {"bash": "allow", "edit": "allow"},
     }
     _json_file(user / ".config/opencode/opencode.json", config)
-    return {"XDG_STATE_HOME": str(user / ".state")}
+    # With a plugin it asks npm for its types, and waits up to a minute for an answer.
+    return {"XDG_STATE_HOME": str(user / ".state"), "npm_config_registry": url}
 
 
 # Gemini CLI
 
 
-def _ask_gemini(words: str, again: bool) -> list[str]:
-    more = ["--resume", "latest"] if again else []
+def _ask_gemini(words: str, more: list[str]) -> list[str]:
     return ["--yolo", "--skip-trust", "-m", "gemini-2.5-flash", *more, "-p", words]
 
 
@@ -224,9 +243,9 @@ def _set_gemini(user: Path, url: str) -> dict[str, str]:
 # Copilot CLI
 
 
-def _ask_copilot(words: str, again: bool) -> list[str]:
+def _ask_copilot(words: str, more: list[str]) -> list[str]:
     free = ["--allow-all-tools", "--allow-all-paths", "--no-auto-update"]
-    return [*free, *(["--continue"] if again else []), "-p", words]
+    return [*free, *more, "-p", words]
 
 
 def _set_copilot(user: Path, url: str) -> dict[str, str]:
@@ -241,8 +260,7 @@ def _set_copilot(user: Path, url: str) -> dict[str, str]:
 # Qwen Code
 
 
-def _ask_qwen(words: str, again: bool) -> list[str]:
-    more = ["--continue"] if again else []
+def _ask_qwen(words: str, more: list[str]) -> list[str]:
     return ["--yolo", "--auth-type", "openai", *more, "-p", words]
 
 
@@ -257,6 +275,22 @@ def _set_qwen(user: Path, url: str) -> dict[str, str]:
     # It sends also what is meant for loopback through a proxy.
     env = {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_MODEL": "m"}
     return {**env, "HTTP_PROXY": "", "HTTPS_PROXY": ""}
+
+
+# Cline
+
+
+def _ask_cline(words: str, more: list[str]) -> list[str]:
+    return ["--auto-approve", "true", "-P", "openai-compatible", "-m", "m", *more, words]
+
+
+def _set_cline(user: Path, url: str) -> dict[str, str]:
+    name = "openai-compatible"
+    settings = {"provider": name, "apiKey": "none", "model": "m", "baseUrl": f"{url}/v1"}
+    here = {"settings": settings, "tokenSource": "manual", "updatedAt": "2026-01-01T00:00:00.000Z"}
+    known = {"version": 1, "lastUsedProvider": name, "modes": {}, "providers": {name: here}}
+    _json_file(user / ".cline/data/settings/providers.json", known)
+    return {}
 
 
 def _tool(name: str, **given: object) -> Step:
@@ -278,6 +312,8 @@ REAL = {
             "@anthropic-ai/claude-code",
             "claude",
             _ask_claude,
+            ("--continue",),
+            ("--resume",),
             _set_claude,
             lambda line: _tool("Bash", command=line, description="d"),
             lambda path, text: _tool("Write", file_path=str(path), content=text),
@@ -287,6 +323,8 @@ REAL = {
             "@openai/codex",
             "codex",
             _ask_codex,
+            ("resume", "--last"),
+            ("resume",),
             _set_codex,
             lambda line: _tool("exec_command", cmd=line),
             _patch,
@@ -296,6 +334,8 @@ REAL = {
             "opencode-ai",
             "opencode",
             _ask_opencode,
+            ("--continue",),
+            ("--session",),
             _set_opencode,
             lambda line: _tool("bash", command=line, description="d"),
             lambda path, text: _tool("write", filePath=str(path), content=text),
@@ -305,6 +345,8 @@ REAL = {
             "@google/gemini-cli",
             "gemini",
             _ask_gemini,
+            ("--resume", "latest"),
+            ("--resume",),
             _set_gemini,
             lambda line: _tool("run_shell_command", command=line),
             lambda path, text: _tool("write_file", file_path=str(path), content=text),
@@ -314,6 +356,8 @@ REAL = {
             "@github/copilot",
             "copilot",
             _ask_copilot,
+            ("--continue",),
+            ("--resume",),
             _set_copilot,
             lambda line: _tool("bash", command=line, description="d"),
             lambda path, text: _tool("create", path=str(path), file_text=text),
@@ -323,9 +367,22 @@ REAL = {
             "@qwen-code/qwen-code",
             "qwen",
             _ask_qwen,
+            ("--continue",),
+            ("--resume",),
             _set_qwen,
             lambda line: _tool("run_shell_command", command=line, is_background=False),
             lambda path, text: _tool("write_file", file_path=str(path), content=text),
+        ),
+        Real(
+            "cline",
+            "cline",
+            "cline",
+            _ask_cline,
+            (),
+            ("--id",),
+            _set_cline,
+            lambda line: _tool("run_commands", commands=[line]),
+            lambda path, text: _tool("editor", path=str(path), new_text=text),
         ),
     )
 }

@@ -3,7 +3,7 @@
 Speaks as much as the agents need of Anthropic's Messages, OpenAI's Responses and Chat Completions,
 and Gemini's generateContent. A prompt `... RUN [{"tool": NAME, "input": {...}}, ...]` has the model
 call these tools one after the other and then say "done"; `{"hang": true}` in place of a tool makes
-it say nothing until the agent goes away.
+it say nothing until the agent goes away, and beside one until it is released.
 """
 
 from __future__ import annotations
@@ -77,8 +77,7 @@ class Model:
         if step.get("hang"):
             self.hanging.set()
             self.released.wait(60)
-            return None
-        return step
+        return step if "tool" in step else None
 
     def _handler(model: Model) -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):

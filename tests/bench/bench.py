@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 from .contenders import Git, Turnmark
@@ -27,6 +29,22 @@ class Scale:
     turns: int = 100
     idle: int = 30
     burst: int = 20_000
+    tiny: int = 1_000
+    packages: int = 1_000
+    directories: int = 10_000
+    binary_bytes: int = 50_000_000
+    modules: int = 10_000
+    large_binary: int = 8_000_000
+    side_firsts: int = 2
+    side_changes: int = 3
+    side_firsts_large: int = 1
+    side_changes_large: int = 2
+    side_kept: int = 20
+    growth: tuple[int, ...] = (1_000, 10_000, 100_000)
+    growth_turns: int = 40
+    growth_kept: tuple[int, ...] = (10, 100, 1_000, 10_000)
+    growth_changes: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
+    growth_workspaces: tuple[int, ...] = (1, 20, 200)
 
 
 QUICK = Scale(
@@ -42,6 +60,22 @@ QUICK = Scale(
     turns=3,
     idle=1,
     burst=300,
+    tiny=100,
+    packages=5,
+    directories=100,
+    binary_bytes=5_000_000,
+    modules=300,
+    large_binary=2_000_000,
+    side_firsts=1,
+    side_changes=1,
+    side_firsts_large=1,
+    side_changes_large=1,
+    side_kept=3,
+    growth=(100, 300),
+    growth_turns=3,
+    growth_kept=(10, 30),
+    growth_changes=(1, 100),
+    growth_workspaces=(1, 3),
 )
 
 
@@ -64,10 +98,13 @@ class Bench:
 
     def tree(self, files: int) -> str:
         """The tree of that size; one that an earlier run left is taken as it is."""
-        root = f"{self.scratch}/tree-{files}"
+        return self.built(f"tree-{files}", partial(build, files=files))
+
+    def built(self, name: str, make: Callable[[str], None]) -> str:
+        root = f"{self.scratch}/{name}"
         if not os.path.exists(root):
             shutil.rmtree(root + ".part", ignore_errors=True)
-            build(root + ".part", files)
+            make(root + ".part")
             os.rename(root + ".part", root)
         return root
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Literal
@@ -41,6 +41,11 @@ class Result:
     high: float
     target: Target | None
     unit: Literal["s", "MB", "%", ""] = "s"
+    less_is_better: bool = False
+
+    def __post_init__(self) -> None:
+        if self.target is not None and self.target.sign == "<=":
+            object.__setattr__(self, "less_is_better", True)
 
     @property
     def verdict(self) -> str:
@@ -53,10 +58,20 @@ class Result:
         return asdict(self) | {"target": target, "verdict": self.verdict if judge else None}
 
 
+_settle: Act | None = os.sync
+
+
+def settle_with(act: Act | None) -> None:
+    """What brings the disk to rest before each act; None where times do not matter."""
+    global _settle  # noqa: PLW0603 - one clock for all rows, as there is one disk
+    _settle = act
+
+
 def seconds(act: Act) -> float:
     """What an act takes on a disk that has nothing left to write from the one before."""
     gc.collect()
-    os.sync()
+    if _settle is not None:
+        _settle()
     begun = time.perf_counter()
     act()
     return time.perf_counter() - begun
@@ -84,7 +99,8 @@ class Times:
         pairs = list(zip(self.ours, self.other, strict=True))
         ratios = [a / b if inverse else b / a for a, b in pairs]
         ratio = ours / other if inverse else other / ours
-        return Result(what, ours, other, against, ratio, min(ratios), max(ratios), target)
+        low, high = min(ratios), max(ratios)
+        return Result(what, ours, other, against, ratio, low, high, target, less_is_better=inverse)
 
 
 def in_turns(times: int, prepare: Act, ours: Act, other: Act) -> Times:
@@ -103,6 +119,23 @@ def _order(
     yield from (one, two) if number % 2 == 0 else (two, one)
 
 
+def one_round(
+    number: int, acts: Mapping[str, Act], ready: Callable[[str], object]
+) -> dict[str, float]:
+    """Times all on the same state; in each round somebody else goes first."""
+    found: dict[str, float] = {}
+    for name in rotated(number, acts):
+        ready(name)
+        found[name] = seconds(acts[name])
+    return found
+
+
+def rotated(number: int, names: Iterable[str]) -> list[str]:
+    every = list(names)
+    first = number % len(every)
+    return every[first:] + every[:first]
+
+
 def within(what: str, values: list[float], most: float, against: str = "limit") -> Result:
     """Seconds that must stay below a number of milliseconds."""
     scaled = sorted(value * 1000 for value in values)
@@ -115,4 +148,5 @@ def within(what: str, values: list[float], most: float, against: str = "limit") 
 def bytes_ratio(what: str, ours: int, other: int, against: str, most: float | None) -> Result:
     target = None if most is None else Target("<=", most)
     ratio = ours / other
-    return Result(what, ours / 1e6, other / 1e6, against, ratio, ratio, ratio, target, unit="MB")
+    mb = ours / 1e6, other / 1e6
+    return Result(what, *mb, against, ratio, ratio, ratio, target, "MB", less_is_better=True)

@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,18 +16,21 @@ from pathlib import Path
 from core.consolidate import consolidate
 from core.history import History, MarkSpec
 from core.model import Oid, Snapshot
+from core.retention import Policy, prune
 from core.rollback import Request, rollback
 from core.store import Store
 from core.sweep import deep_repack
 
 from .bench import Bench
 from .contenders import QUIET_GIT, REPOSITORY, Turnmark, Wrong, check_store
-from .measure import Result, bytes_ratio, in_turns, seconds, within
+from .measure import Result, Target, bytes_ratio, in_turns, seconds, within
 from .trees import SEED, Edits
 
 WORKSPACES = 10
 POINT_FILES = 200
 BURST_EVERY, BURST_FILES = 200, 1_000
+CONSOLIDATE_MS, PRUNE_MS = 2_000, 5_000
+"""Both run in the background, beside snapshots that they must not keep waiting for long."""
 
 
 def rolled_back(bench: Bench) -> Iterator[Result]:
@@ -57,15 +61,15 @@ def listing(bench: Bench) -> Iterator[Result]:
         ours.take(edits.change(1), MarkSpec("manual", label=f"point {number}"))
     ours.close()
     consolidate(Store.open(ours.base))
-    program = _program(home)
-    points = json.loads(_shell(home, root, *program, "list", "--json"))["points"]
+    turnmark = program(home)
+    points = json.loads(shell(home, root, *turnmark, "list", "--json"))["points"]
     if len(points) != bench.scale.points:
         raise Wrong(f"list shows {len(points)} of {bench.scale.points} points")
-    times = [seconds(partial(_shell, home, root, *program, "list")) for _ in range(9)]
+    times = [seconds(partial(shell, home, root, *turnmark, "list")) for _ in range(9)]
     yield within(f"list {len(points):,} points, cold from the shell", times, 150)
 
 
-def _program(home: str) -> tuple[str, ...]:
+def program(home: str) -> tuple[str, ...]:
     """The installed command, or what an installer would have written in its place."""
     installed = Path(sys.executable).with_name("turnmark")
     if installed.exists():
@@ -78,7 +82,7 @@ def _program(home: str) -> tuple[str, ...]:
     return (sys.executable, str(script))
 
 
-def _shell(home: str, root: str, *command: str) -> str:
+def shell(home: str, root: str, *command: str) -> str:
     env = {"PATH": os.defpath, "HOME": home, "TURNMARK_HOME": home, "TURNMARK_RUNTIME_DIR": home}
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -92,9 +96,11 @@ def kept(bench: Bench) -> Iterator[Result]:
     count = f"{bench.scale.kept:,} snapshots"
     before, after = bench.place("before"), bench.place("gc")
     shutil.copytree(base, before)
-    consolidate(Store.open(base))
+    spent = seconds(lambda: consolidate(Store.open(base)))
+    yield within(f"{count}, time to consolidate", [spent], CONSOLIDATE_MS)
     what = f"{count}, consolidated"
     yield bytes_ratio(what, pack_bytes(base), pack_bytes(before), "packs", 1)
+    yield _files_ratio(what, base, before)
     yield _reading(bench, what, base, before)
     shutil.copytree(before, after)  # git finds no deltas between objects of one and the same pack
     _gc(after)
@@ -103,6 +109,16 @@ def kept(bench: Bench) -> Iterator[Result]:
     yield bytes_ratio(what, pack_bytes(base), pack_bytes(after), "git gc", 1.1)
     yield _reading(bench, what, base, before)
     _check_kept(base, bench.scale.kept)
+    keep = Policy(max_points=0, burst_hours=0, burst_turns=0)
+    spent = seconds(lambda: prune(Store.open(before), keep, time.time_ns()))
+    yield within(f"{count}, time to prune all but the newest", [spent], PRUNE_MS)
+
+
+def _files_ratio(what: str, base: str, before: str) -> Result:
+    now, then = (sum(len(names) for _, _, names in os.walk(top)) for top in (base, before))
+    ratio = now / then
+    target = Target("<=", 1)
+    return Result(f"{what}, files", now, then, "packs", ratio, ratio, ratio, target, "")
 
 
 def _many_snapshots(bench: Bench) -> str:

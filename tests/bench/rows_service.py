@@ -78,7 +78,7 @@ class Service:
 
 
 @contextmanager
-def _serving(bench: Bench, roots: list[str], config: str = "") -> Iterator[Service]:
+def serving(bench: Bench, roots: list[str], config: str = "") -> Iterator[Service]:
     service = Service(bench, roots, config)
     try:
         yield service
@@ -93,7 +93,7 @@ def service(bench: Bench) -> Iterator[Result]:
     bench.edits(files)
     os.makedirs(f"{root}/{LEFT_OUT}")
     try:
-        with _serving(bench, [root], WAIT_FOR_ASKS) as running:
+        with serving(bench, [root], WAIT_FOR_ASKS) as running:
             for pending in (1, 20):
                 yield from _turns(bench, running, git, pending)
             yield from _held(running, files)
@@ -110,10 +110,11 @@ def _turns(bench: Bench, running: Service, git: Git, pending: int) -> Iterator[R
     rounds = bench.scale.turns
     for number in range(rounds):
         paths = edits.change(pending)
-        found.ours.append(seconds(partial(_begin, running, git.root, number, paths)))
+        found.ours.append(seconds(partial(begin, running, git.root, number, paths)))
         running.call("turn.end", session="bench", status="ok")
         if number % max(1, rounds // GIT_ROUNDS) == 0:
             found.other.append(seconds(git.commit))
+            os.sync()  # what git left to be written some time is not for the next turn to wait for
     git.run("add", "-A")
     _check_tree(running, git)
     what = f"turn begin, {pending} pending in {bench.scale.large:,}"
@@ -121,8 +122,10 @@ def _turns(bench: Bench, running: Service, git: Git, pending: int) -> Iterator[R
     yield _against_git(f"{what}, p99", found, p99)
 
 
-def _begin(running: Service, root: str, number: int, paths: list[RelPath]) -> None:
-    answer = running.call("turn.begin", dirs=[root], session="bench", prompt=f"turn {number}")
+def begin(
+    running: Service, root: str, number: int, paths: list[RelPath], session: str = "bench"
+) -> None:
+    answer = running.call("turn.begin", dirs=[root], session=session, prompt=f"turn {number}")
     (mark,) = answer["marks"]
     if not mark["durable"] or mark["changed"] != len(paths):
         raise Wrong(f"The mark of {len(paths)} changes says {mark}.")
@@ -166,12 +169,17 @@ def _watches(running: Service, root: str) -> Result:
 
 
 def _idle(bench: Bench, running: Service) -> Result:
-    _until_quiet(running)
-    begun, before = time.monotonic(), running.cpu()
-    time.sleep(bench.scale.idle)
-    share = 100 * (running.cpu() - before) / (time.monotonic() - begun)
+    share = idle_share(running, bench.scale.idle)
     what = f"idle CPU over {bench.scale.idle} s, {bench.scale.large:,} files"
     return Result(what, share, None, "limit", share, share, share, Target("<=", 0.1, " %"), "%")
+
+
+def idle_share(running: Service, period: float) -> float:
+    """Percent of a core while nothing happens."""
+    _until_quiet(running)
+    begun, before = time.monotonic(), running.cpu()
+    time.sleep(period)
+    return 100 * (running.cpu() - before) / (time.monotonic() - begun)
 
 
 def _audit(ours: Turnmark, files: int) -> Result:
@@ -207,7 +215,7 @@ def service_burst(bench: Bench) -> Iterator[Result]:
     source, files = bench.tree(bench.scale.large), bench.edits(bench.scale.large).files
     some = files[: bench.scale.burst]
     found = Times([], [])
-    with _serving(bench, roots) as running:
+    with serving(bench, roots) as running:
         for root in roots:
             before = running.cpu()
             _copy(source, root, some)

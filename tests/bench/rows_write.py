@@ -143,4 +143,4 @@ def _one_against_limit(bench: Bench, target: str) -> Result:
         path = edits.change(1)
         found.other.append(seconds(partial(write_plainly, edits.root, path, target)))
         found.ours.append(seconds(partial(ours.take, path)))
-    return found.costs(f"1 changed in {files:,}, against plain writing", None, "limit")
+    return found.costs(f"1 changed in {files:,}, against plain writing", 3, "limit")

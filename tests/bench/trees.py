@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ TYPICAL, SPREAD = 2_500, 1.0
 """Of the lognormal sizes: their mean is 4 KB."""
 BIG_SHARE, EXEC_SHARE, LINK_SHARE = 0.002, 0.01, 0.003
 BIG_LEAST, BIG_TIMES = 100_000, 50
+BINARY = 1_250_000
+MODULES_SHARE = 30
 RUN = 12
 CORPUS_BYTES = 12_000_000
 ENDINGS = (".py", ".py", ".txt", ".md", ".json", ".c")
@@ -89,6 +92,47 @@ def _make(rng: random.Random, prose: Prose, directory: str, place: int) -> None:
 
 def _big(rng: random.Random) -> int:
     return int(BIG_LEAST * BIG_TIMES ** (rng.random() ** 2))
+
+
+def build_packages(root: str, most: int) -> None:
+    """What is installed beside this interpreter: real sources, programs and libraries."""
+    source = Path(sysconfig.get_paths()["purelib"])
+    ignore = shutil.ignore_patterns("__pycache__")
+    for package in sorted(path for path in source.iterdir() if path.is_dir())[:most]:
+        shutil.copytree(package, f"{root}/{package.name}", symlinks=True, ignore=ignore)
+
+
+def build_directories(root: str, count: int) -> None:
+    """Many directories with next to nothing in each."""
+    rng = random.Random(SEED + count)
+    prose = Prose(rng)
+    for directory in _directories(rng, root, count):
+        os.makedirs(directory)
+        _make(rng, prose, directory, 0)
+
+
+def build_binaries(root: str, size: int) -> None:
+    """Files that no compression makes smaller; each below the two megabytes some peers accept."""
+    rng = random.Random(SEED + size)
+    os.makedirs(root)
+    for place in range(max(1, size // BINARY)):
+        Path(root, f"image_{place:02d}.bin").write_bytes(rng.randbytes(BINARY))
+
+
+def build_modules(root: str, files: int) -> None:
+    """A small project, and the many times larger packages it uses, which its owner ignores."""
+    build(root, max(FILES_PER_DIR, files // MODULES_SHARE))
+    build(f"{root}/node_modules", files)
+    Path(root, ".gitignore").write_text("node_modules/\n")
+
+
+def one_directory(root: str, files: int) -> str:
+    """The directory, below the root, that holds about so many files; of equal ones the first."""
+    below: dict[str, int] = {}
+    for above, inner, names in os.walk(root, topdown=False):
+        below[above] = len(names) + sum(below.get(f"{above}/{name}", 0) for name in inner)
+    del below[root]
+    return min(sorted(below), key=lambda path: abs(below[path] - files))
 
 
 def regular_files(root: str) -> list[RelPath]:

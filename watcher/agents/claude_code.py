@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from .model import (
-    Agent,
-    AgentEvent,
-    Env,
-    Hook,
-    Payload,
-    additional_context,
-    inner,
-    text,
-    tool_words,
-)
+from .model import Agent, AgentEvent, Env, Hook, Payload, additional_context, text, usual
 
 NAME = "claude-code"
 # Fields that others send who run the hooks of Claude Code's settings: Cursor, Copilot, Grok, Qwen.
@@ -32,17 +22,13 @@ HOOKS = (
 def read(payload: Payload, event: str, env: Env) -> AgentEvent:
     if any(name in payload for name in FOREIGN) or text(payload, "hook_event_name") != event:
         return AgentEvent("none", NAME)
-    return AgentEvent(
-        AGENT.kind(event),
-        NAME,
-        session=text(payload, "session_id"),
+    return usual(
+        AGENT,
+        payload,
+        event,
         turn_id=text(payload, "prompt_id") or None,
         cwd=text(payload, "cwd") or env.get("CLAUDE_PROJECT_DIR", ""),
-        prompt=text(payload, "prompt"),
         status="error" if event == "StopFailure" else "ok",
-        transcript=text(payload, "transcript_path"),
-        tool=tool_words(text(payload, "tool_name"), inner(payload, "tool_input")),
-        sub_agent=bool(payload.get("agent_id")),
         background=bool(payload.get("background_tasks")),
     )
 

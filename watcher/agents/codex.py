@@ -9,10 +9,9 @@ from .model import (
     Hook,
     Payload,
     additional_context,
-    first_text,
-    inner,
+    last_text,
     text,
-    tool_words,
+    usual,
 )
 
 NAME = "codex"
@@ -32,17 +31,7 @@ def read(payload: Payload, event: str, env: Env) -> AgentEvent:
         return _notified(payload)
     if text(payload, "hook_event_name") != event or "conversation_id" in payload:
         return AgentEvent("none", NAME)
-    return AgentEvent(
-        AGENT.kind(event),
-        NAME,
-        session=text(payload, "session_id"),
-        turn_id=text(payload, "turn_id") or None,
-        cwd=text(payload, "cwd"),
-        prompt=text(payload, "prompt"),
-        transcript=text(payload, "transcript_path"),
-        tool=tool_words(text(payload, "tool_name"), inner(payload, "tool_input")),
-        sub_agent=bool(payload.get("agent_id")),
-    )
+    return usual(AGENT, payload, event, turn_id=text(payload, "turn_id") or None)
 
 
 def _notified(payload: Payload) -> AgentEvent:
@@ -54,7 +43,8 @@ def _notified(payload: Payload) -> AgentEvent:
         session=text(payload, "thread-id"),
         turn_id=text(payload, "turn-id") or None,
         cwd=text(payload, "cwd"),
-        prompt=first_text(payload, "input-messages"),
+        # A resumed thread names all that was ever asked in it.
+        prompt=last_text(payload, "input-messages"),
         ends_only=True,
     )
 

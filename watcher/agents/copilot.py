@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from .model import (
-    Agent,
-    AgentEvent,
-    Env,
-    Hook,
-    Payload,
-    additional_context,
-    inner,
-    text,
-    tool_words,
-)
+from .model import Agent, AgentEvent, Env, Hook, Payload, additional_context, text, usual
 
 NAME = "copilot"
 HOOKS = (
@@ -27,15 +17,7 @@ HOOKS = (
 def read(payload: Payload, event: str, env: Env) -> AgentEvent:
     if not text(payload, "session_id") or "cursor_version" in payload:
         return AgentEvent("none", NAME)
-    return AgentEvent(
-        AGENT.kind(event),
-        NAME,
-        session=text(payload, "session_id"),
-        cwd=text(payload, "cwd"),
-        prompt=text(payload, "prompt"),
-        transcript=text(payload, "transcript_path"),
-        tool=tool_words(text(payload, "tool_name"), inner(payload, "tool_input")),
-    )
+    return usual(AGENT, payload, event)
 
 
 AGENT = Agent(NAME, "Copilot CLI", "copilot", ".copilot", HOOKS, read, additional_context)

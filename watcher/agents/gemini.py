@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from .model import (
-    Agent,
-    AgentEvent,
-    Env,
-    Hook,
-    Payload,
-    additional_context,
-    inner,
-    text,
-    tool_words,
-)
+from .model import Agent, AgentEvent, Env, Hook, Payload, additional_context, text, usual
 
 NAME = "gemini"
 HOOKS = (
@@ -27,15 +17,9 @@ HOOKS = (
 def read(payload: Payload, event: str, env: Env) -> AgentEvent:
     if text(payload, "hook_event_name") != event or "timestamp" not in payload:
         return AgentEvent("none", NAME)
-    return AgentEvent(
-        AGENT.kind(event),
-        NAME,
-        session=text(payload, "session_id") or env.get("GEMINI_SESSION_ID", ""),
-        cwd=text(payload, "cwd") or env.get("GEMINI_CWD", ""),
-        prompt=text(payload, "prompt"),
-        transcript=text(payload, "transcript_path"),
-        tool=tool_words(text(payload, "tool_name"), inner(payload, "tool_input")),
-    )
+    session = text(payload, "session_id") or env.get("GEMINI_SESSION_ID", "")
+    cwd = text(payload, "cwd") or env.get("GEMINI_CWD", "")
+    return usual(AGENT, payload, event, session=session, cwd=cwd)
 
 
 AGENT = Agent(NAME, "Gemini CLI", "gemini", ".gemini", HOOKS, read, additional_context)

@@ -6,7 +6,7 @@ import json
 
 from core.model import Status
 
-from .model import Agent, AgentEvent, Env, Hook, Payload, inner, text, tool_words
+from .model import Agent, AgentEvent, Env, Hook, Payload, inner, text, usual
 
 NAME = "hermes"
 HOOKS = (
@@ -25,15 +25,13 @@ def read(payload: Payload, event: str, env: Env) -> AgentEvent:
     ):
         return AgentEvent("none", NAME)
     extra = inner(payload, "extra")
-    return AgentEvent(
-        AGENT.kind(event),
-        NAME,
-        session=text(payload, "session_id"),
+    return usual(
+        AGENT,
+        payload,
+        event,
         turn_id=text(extra, "turn_id") or None,
-        cwd=text(payload, "cwd"),
         prompt=text(extra, "user_message"),
         status=_status(extra),
-        tool=tool_words(text(payload, "tool_name"), inner(payload, "tool_input")),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from core.model import Status
@@ -74,6 +74,15 @@ class Agent:
         return next((hook.kind for hook in self.hooks if hook.event == event), "none")
 
 
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A conversation up to a turn as a session of its own; no id if nothing was said before."""
+
+    id: str | None
+    directory: str
+    """Where it was begun: some agents find it only from there."""
+
+
 def text(payload: Payload, *names: str) -> str:
     """The first of the fields that is a string, and not empty."""
     found = (payload.get(name) for name in names)
@@ -87,9 +96,16 @@ def inner(payload: Payload, name: str) -> Payload:
 
 def first_text(payload: Payload, name: str) -> str:
     """The first string of a list."""
+    return next(iter(_texts(payload, name)), "")
+
+
+def last_text(payload: Payload, name: str) -> str:
+    return next(reversed(_texts(payload, name)), "")
+
+
+def _texts(payload: Payload, name: str) -> list[str]:
     value = payload.get(name)
-    texts = [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
-    return texts[0] if texts else ""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def tool_words(name: str, given: Payload) -> str:
@@ -103,6 +119,22 @@ def tool_words(name: str, given: Payload) -> str:
         return f"terminal: {cut(command)}"
     path = text(given, "file_path", "filePath", "path", "absolute_path", "notebook_path")
     return f"{name}: {cut(path)}" if path else name
+
+
+def usual(agent: Agent, payload: Payload, event: str, **own: Any) -> AgentEvent:
+    """From the fields that Claude Code's payloads have and most took over; `own` is what differs
+    or comes on top."""
+    found = AgentEvent(
+        agent.kind(event),
+        agent.name,
+        session=text(payload, "session_id"),
+        cwd=text(payload, "cwd"),
+        prompt=text(payload, "prompt"),
+        transcript=text(payload, "transcript_path"),
+        tool=tool_words(text(payload, "tool_name"), inner(payload, "tool_input")),
+        sub_agent=bool(payload.get("agent_id")),
+    )
+    return replace(found, **own)
 
 
 def cut(words: str) -> str:

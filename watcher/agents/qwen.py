@@ -6,17 +6,7 @@ terminal has `submitted_prompt`: any other begins a turn only where none is open
 
 from __future__ import annotations
 
-from .model import (
-    Agent,
-    AgentEvent,
-    Env,
-    Hook,
-    Payload,
-    additional_context,
-    inner,
-    text,
-    tool_words,
-)
+from .model import Agent, AgentEvent, Env, Hook, Payload, additional_context, text, usual
 
 NAME = "qwen"
 HOOKS = (
@@ -32,16 +22,13 @@ HOOKS = (
 def read(payload: Payload, event: str, env: Env) -> AgentEvent:
     if text(payload, "hook_event_name") != event or "conversation_id" in payload:
         return AgentEvent("none", NAME)
-    return AgentEvent(
-        AGENT.kind(event),
-        NAME,
-        session=text(payload, "session_id"),
+    return usual(
+        AGENT,
+        payload,
+        event,
         cwd=text(payload, "cwd") or env.get("QWEN_PROJECT_DIR", ""),
         prompt=text(payload, "submitted_prompt", "prompt"),
         status="error" if event == "StopFailure" else "ok",
-        transcript=text(payload, "transcript_path"),
-        tool=tool_words(text(payload, "tool_name"), inner(payload, "tool_input")),
-        sub_agent=bool(payload.get("agent_id")),
         follow_up=event == "UserPromptSubmit" and not text(payload, "submitted_prompt"),
     )
 

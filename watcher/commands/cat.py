@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
+from dataclasses import dataclass
 
 import click
 
@@ -18,6 +19,7 @@ from core.versions import gap_at
 
 from ..access import rel_path
 from ..context import Context, pass_context
+from ..following import name_at
 from ..output import answer, clean, clean_text, is_terminal, note, put, size
 from ..views import dir_option, open_view
 from ..words import MEANING, named, octal
@@ -33,17 +35,38 @@ def command(context: Context, point: str, path: str, directory: str | None) -> N
     view = open_view(context, directory)
     target = view.resolve(point)
     state = view.state(target.snapshot)
-    where = rel_path(context, view.root, path)
+    asked = rel_path(context, view.root, path)
+    where = name_at(view, asked, state, target.snapshot)
+    if where is None:
+        raise _missing(state, target, asked)
+    if where != asked:
+        note(context, f"{named(asked)} was called {named(where)} at {target.label}.")
     entry = entry_at(state.read_tree, state.files, where)
-    if entry is None and where in state.about.empty:
-        names: list[bytes] = []
-        _list(context, state, where, names)
-    elif entry is None:
-        raise _missing(state, target, where)
+    shown = _Shown(state, where, asked)
+    if entry is None:
+        _list(context, shown, [])
     elif entry.mode == TREE:
-        _list(context, state, where, _names(state, where, entry))
+        _list(context, shown, _names(state, where, entry))
     else:
-        _print(context, state, where, entry)
+        _print(context, shown, entry)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A path as it is called in a state, and as it was asked for."""
+
+    state: State
+    path: RelPath
+    asked: RelPath
+
+    def document(self, kind: str, mode: int | None, **more: object) -> dict[str, object]:
+        return {
+            "path": show_path(self.path),
+            "asked": show_path(self.asked),
+            "kind": kind,
+            "mode": None if mode is None else octal(mode),
+            **more,
+        }
 
 
 def _missing(state: State, target: Target, path: RelPath) -> BadInput:
@@ -68,23 +91,19 @@ def _names(state: State, path: RelPath, entry: Entry) -> list[bytes]:
     return sorted({*found, *(name.split(b"/")[0] + b"/" for name in empty)})
 
 
-def _list(context: Context, state: State, path: RelPath, names: list[bytes]) -> None:
-    shown = [show_path(name) for name in names]
-    data = {
-        "path": show_path(path),
-        "kind": "dir",
-        "mode": octal(state.about.mode(path, TREE)),
-        "names": shown,
-    }
-    answer(context, data, *(["\n".join(map(clean, shown))] if shown else []))
+def _list(context: Context, shown: _Shown, names: list[bytes]) -> None:
+    lines = [show_path(name) for name in names]
+    data = shown.document("dir", shown.state.about.mode(shown.path, TREE), names=lines)
+    answer(context, data, *(["\n".join(map(clean, lines))] if lines else []))
 
 
-def _print(context: Context, state: State, path: RelPath, entry: Entry) -> None:
+def _print(context: Context, shown: _Shown, entry: Entry) -> None:
+    state, path = shown.state, shown.path
     data = state.read_blob(entry.oid)
     if state.about.gaps.get(path) == "torn":
         note(context, f"warning: {named(path)} kept changing while it was read; this is a mixture.")
     if context.json:
-        answer(context, _document(state, path, entry, data))
+        answer(context, _document(shown, entry, data))
     elif entry.mode == LINK:
         answer(context, {}, show_path(data))
     elif not is_terminal(sys.stdout):
@@ -96,13 +115,9 @@ def _print(context: Context, state: State, path: RelPath, entry: Entry) -> None:
         put(clean_text(data.decode("utf-8", "surrogateescape")))
 
 
-def _document(state: State, path: RelPath, entry: Entry, data: bytes) -> dict[str, object]:
-    link = entry.mode == LINK
-    content = {"target": show_path(data)} if link else {"base64": base64.b64encode(data).decode()}
-    return {
-        "path": show_path(path),
-        "kind": "link" if link else "file",
-        "mode": None if link else octal(state.about.mode(path, entry.mode)),
-        "size": len(data),
-        **content,
-    }
+def _document(shown: _Shown, entry: Entry, data: bytes) -> dict[str, object]:
+    if entry.mode == LINK:
+        return shown.document("link", None, size=len(data), target=show_path(data))
+    mode = shown.state.about.mode(shown.path, entry.mode)
+    content = base64.b64encode(data).decode()
+    return shown.document("file", mode, size=len(data), base64=content)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import click
 
-from core.diff import entry_at
 from core.errors import BadInput
-from core.model import Oid, RelPath
-from core.patch import FileChange, quoted, render
+from core.model import Oid, RelPath, is_within, show_path
+from core.patch import quoted, render
 from core.plan import State
+from core.renames import FileChange
 from core.versions import gap_at
 
 from ..access import rel_path
@@ -27,6 +27,7 @@ from ..differences import (
     made_by,
     total,
 )
+from ..following import holds, name_at, name_now
 from ..output import answer, clean_text, is_terminal, note, put
 from ..views import View, dir_option, full_option, open_view, private_paths, say_damage
 from ..words import MEANING, count, named, octal
@@ -75,18 +76,21 @@ def command(
     view = open_view(context, directory)
     tops = tuple(rel_path(context, view.root, path) for path in ctx.meta[PATHS])
     names, states, ids = _sides(view, points)
-    found = difference(*states, tops)
-    for top in () if found else tops:
-        _check_there(top, names, states)
+    followed = [Followed(top, *_names_of(view, top, states, ids)) for top in tops]
+    found = difference(*states, _all_names(followed), {f.new: f.old for f in followed if f.moved})
+    for one in () if found else followed:
+        _check_there(one, names, states)
     if by or context.json:
         found = replace(found, by=view.made_by(*ids, states[1]))
     found = made_by(found, by) if by else found
     hidden = (lambda _: False) if private else private_paths(context, view.root)
     if context.json:
-        answer(context, {"from": names[0], "to": names[1], **as_json(found)})
+        doc = {"from": names[0], "to": names[1], "followed": [_followed_json(f) for f in followed]}
+        answer(context, doc | as_json(found))
     elif not context.quiet:
-        _print(context, _stat(found, full=full) if stat else _patch(found, hidden), full=full)
+        _print(context, _stat(found, full=full) if stat else patch_of(found, hidden), full=full)
         _say_same(context, found, names, by)
+        _say_names(context, followed, names)
     say_damage(context, view.timeline.damage)
 
 
@@ -112,11 +116,50 @@ def _sides(
     return (first.label, second.label), states, (first.snapshot, second.snapshot)
 
 
-def _check_there(path: RelPath, names: tuple[str, str], states: tuple[State, State]) -> None:
+@dataclass(frozen=True)
+class Followed:
+    """A path that was asked for, and what it is called on either side."""
+
+    path: RelPath
+    old: RelPath
+    new: RelPath
+
+    @property
+    def moved(self) -> bool:
+        return self.old != self.new
+
+
+def _names_of(
+    view: View, path: RelPath, states: tuple[State, State], ids: tuple[Oid, Oid | None]
+) -> tuple[RelPath, RelPath]:
+    """The path itself where it is not there under any name."""
+    (old, new), (first, second) = states, ids
+    was = name_at(view, path, old, first)
+    now = name_at(view, path, new, second) if second else name_now(view, path, new)
+    return was or path, now or path
+
+
+def _all_names(followed: list[Followed]) -> tuple[RelPath, ...]:
+    return tuple(dict.fromkeys(name for f in followed for name in (f.path, f.old, f.new)))
+
+
+def _followed_json(one: Followed) -> dict[str, object]:
+    return {"path": show_path(one.path), "from": show_path(one.old), "to": show_path(one.new)}
+
+
+def _say_names(context: Context, followed: list[Followed], names: tuple[str, str]) -> None:
+    """Those that were used and lie in none of the paths that were asked for."""
+    for one in followed:
+        for name, side in zip((one.old, one.new), names, strict=True):
+            if not any(is_within(name, asked.path) for asked in followed):
+                when = "is now called" if side == "now" else f"at {side} was called"
+                note(context, f"{named(one.path)} {when} {named(name)}.")
+
+
+def _check_there(followed: Followed, names: tuple[str, str], states: tuple[State, State]) -> None:
     """That nothing differs is no answer about a path that neither side holds."""
-    if any(
-        entry_at(s.read_tree, s.files, path) or path in s.about.empty or not path for s in states
-    ):
+    path = followed.path
+    if holds(states[0], followed.old) or holds(states[1], followed.new):
         return
     reason = next((gap for s in states if (gap := gap_at(s.about, path))), None)
     if reason:
@@ -134,7 +177,7 @@ def _check_there(path: RelPath, names: tuple[str, str], states: tuple[State, Sta
 # As text
 
 
-def _patch(found: Difference, hidden: Private) -> Iterator[bytes]:
+def patch_of(found: Difference, hidden: Private) -> Iterator[bytes]:
     """What `git apply` takes, but for private files and what git has no words for."""
     for change in found.changes:
         if is_private(change, hidden):

@@ -131,10 +131,10 @@ def _damaged(found: list[Found]) -> dict[str, object]:
 
 
 def _table(points: list[Point]) -> Table:
-    return Table(COLUMNS, [_row(point) for point in points], WHOLE)
+    return Table(COLUMNS, [row_of(point) for point in points], WHOLE)
 
 
-def _row(point: Point) -> tuple[object, ...]:
+def row_of(point: Point) -> tuple[object, ...]:
     counts = point.counts
     numbers = (counts.files, counts.insertions, counts.deletions) if counts else (None,) * 3
     return (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,14 +14,18 @@ from core.model import show_path
 
 from ..access import open_store, opened, rel_path
 from ..context import Context, pass_context
-from ..rollbacks import How, check_directory, options, run
+from ..following import refuse_renamed
+from ..rollbacks import FAILED, How, check_directory, check_somebody_is_there, options, run
 from ..together import run_together
+
+if TYPE_CHECKING:
+    from ..picking import Chosen
 
 
 @click.command(
     epilog="A fuse (much would be deleted) needs the --plan HASH that the preview names."
 )
-@click.argument("point", default="@")
+@click.argument("point", required=False)
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @options
 @click.option("--session", metavar="ID", help="All workspaces of a session, back to its turn.")
@@ -29,7 +34,7 @@ from ..together import run_together
 @pass_context
 def command(
     context: Context,
-    point: str,
+    point: str | None,
     paths: tuple[str, ...],
     dry_run: bool,
     plan: str,
@@ -40,24 +45,43 @@ def command(
     mine_stays: bool,
     conversation: bool,
 ) -> int:
-    """Make the directory, or only PATHs, equal to POINT (default: @, the newest)."""
+    """Make the directory, or only PATHs, equal to POINT.
 
+    Without POINT you choose it from the list; with --yes, --dry-run, --plan or --session it is @,
+    the newest.
+    """
+    name = "@" if point is None else point
+    flags = _flags(mine_stays, conversation)
     if session is not None:
         if paths or directory or conversation:
             raise click.UsageError("--session takes no PATH, no --dir and no --conversation.")
-        of = ("rollback", point, "--session", session, *_flags(mine_stays, False))
+        of = ("rollback", name, "--session", session, *flags)
         how = How(of, dry_run, plan, yes, full)
-        return run_together(context, how, session, point, mine_stays=mine_stays)
+        return run_together(context, how, session, name, mine_stays=mine_stays)
     where = ("--dir", directory) if directory else ()
-    words = ("rollback", point, *paths, *where, *_flags(mine_stays, conversation))
-    params: dict[str, object] = {"point": point, "mine_stays": mine_stays}
-    if paths:
-        check_directory(context, directory, words)
-        _, root = opened(context, directory, False)
-        params["paths"] = [show_path(rel_path(context, root, path)) for path in paths]
     then = partial(_rewind, context, directory) if conversation else None
-    how = How(words, dry_run, plan, yes, full, directory, then)
+    how = How(("rollback", name, *paths, *where, *flags), dry_run, plan, yes, full, directory, then)
+    params: dict[str, object] = {"point": name, "mine_stays": mine_stays}
+    if paths:
+        check_directory(context, directory, how.words)
+        _, root = opened(context, directory, False)
+        refuse_renamed(context, directory, name, paths)
+        params["paths"] = [show_path(rel_path(context, root, path)) for path in paths]
+    if point is None and not (dry_run or plan or yes):
+        chosen = _choose(context, how, mine_stays)
+        if chosen is None:
+            return FAILED
+        how = replace(how, words=("rollback", chosen.number, *where, *flags))
+        params["point"] = chosen.spec
     return run(context, how, "rollback", params, "")
+
+
+def _choose(context: Context, how: How, mine_stays: bool) -> Chosen | None:
+    from ..picking import choose  # a rollback to a named point needs nothing of it
+
+    check_somebody_is_there(context)
+    check_directory(context, how.directory, how.words)
+    return choose(context, how, mine_stays=mine_stays)
 
 
 def _flags(mine_stays: bool, conversation: bool) -> tuple[str, ...]:
@@ -73,5 +97,5 @@ def _rewind(
 
     _, root = opened(context, directory, False)
     marks = History(open_store(context), root.id).marks()
-    found = rewind(context, marks, data["turns_undone"])
+    found = rewind(context, root.shown, marks, data["turns_undone"])
     return {"conversations": as_json(found)}, [one.words for one in found]

@@ -45,8 +45,8 @@ def list_(context: Context) -> None:
 
 def _row(name: str, state: State) -> dict[str, object]:
     own = _mapping(state.get(OWN))
-    spaces = _mapping(own.get("workspaces"))
-    turns = own.get("turns")
+    spaces = [_mapping(space) for space in _mapping(own.get("workspaces")).values()]
+    turns = [number for space in spaces if isinstance(number := space.get("turns"), int)]
     return {
         "session_id": name,
         "task": as_json(state.get("task")),
@@ -54,9 +54,9 @@ def _row(name: str, state: State) -> dict[str, object]:
         "created": as_json(state.get("created")),
         "updated": as_json(state.get("updated")),
         "agent": own.get("agent"),
-        "turns": len(turns) if isinstance(turns, list) else 0,
+        "turns": max(turns, default=0),
         "open": own.get("open") is True,
-        "workspaces": [_mapping(space).get("root") for space in spaces.values()],
+        "workspaces": [space.get("root") for space in spaces],
     }
 
 
@@ -65,12 +65,13 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, object]]) -> Table:
-    names = ("SESSION", "STATUS", "UPDATED", "TURNS", "TASK")
+    names = ("SESSION", "AGENT", "STATUS", "UPDATED", "TURNS", "TASK")
     return Table(
         names,
         [
             (
                 row["session_id"],
+                row["agent"] or "",
                 f"{row['status']}{', in a turn' if row['open'] else ''}",
                 row["updated"],
                 row["turns"],

@@ -22,23 +22,26 @@ from core.imports import (
     is_store,
     missing_from,
 )
-from core.model import rfc3339
+from core.model import parse_path, rfc3339
 from core.repair import Dropped, repair
 from core.retention import MEGABYTE, Policy, Pruned, prune, record_of, state_of
+from core.roots import root_of
 from core.store import Store
 from core.sweep import size_on_disk
 from core.timeline import Timeline, registered
 from core.verify import Damage, verify
 
 from ..access import open_store, policy_of
-from ..agents.checkpoints import predecessor_base, remove_tree, tree_size
+from ..agents.checkpoint_upkeep import predecessor_base, remove_tree, tree_size
 from ..asking import agreed
 from ..cli import EXCEPTIONS, FAILED, OK
 from ..context import Context, pass_context
 from ..output import Table, age, answer, is_terminal, note, size
+from ..upkeep import maintain
 from ..words import capped, columns, count, left_cut
 
 LIMIT = 20
+UNHURRIED = 5
 ROOT_ROOM = 60
 OTHERS = 40
 """What the other columns of the table need."""
@@ -258,6 +261,15 @@ def _pruned_json(pruned: Pruned, roots: Mapping[str, str], *, dry_run: bool) -> 
         "reclaimed": pruned.reclaimed,
         "over_cap_reason": pruned.over_cap_reason or None,
     }
+
+
+@command.command("upkeep", hidden=True)
+@click.argument("roots", nargs=-1)
+@pass_context
+def upkeep_(context: Context, roots: tuple[str, ...]) -> None:
+    """What a service leaves to a process of its own."""
+    os.nice(UNHURRIED)
+    maintain(context, open_store(context), [root_of(parse_path(root)) for root in roots])
 
 
 # Checking

@@ -1,0 +1,205 @@
+"""Crashes between any two writes of the disk: each state that one could have left is mounted.
+
+A worker runs commands on an ext4 whose disk writes down every block and every flush. Then, for
+points of that log: everything before the point, or, of what was written since the last flush, any
+part of it, in pieces of a block, as a disk with a cache may. What the oracle had been told when the
+next entry came must hold in what the journal makes of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from .blocklog import NAME, Entry, Server
+from .child import in_child, wait_for
+from .frame import Figures, Job, Part
+from .ground import Ground
+from .kills import check_recovery
+from .needs import MOUNTS
+from .oracle import Judge, Wrong
+from .volume import Volume, call, ram
+from .worker import at_work
+
+MEGABYTES = 24
+MAKE = ("mkfs.ext4", "-q", "-F", "-b", "4096", "-J", "size=4", "-N", "2048")
+BLOCK = 4096
+STEPS = 12
+POINTS_PER_LOG = 400
+
+
+@dataclass(frozen=True)
+class Point:
+    """A crash after so many entries; with luck, only some of those since the last flush stay."""
+
+    after: int
+    luck: float | None = None
+
+
+def blocks(job: Job) -> Figures:
+    figures, place = Figures(), ram(job.scratch / "ram", 1024)
+    points: Iterator[tuple[Replay, Point]] = iter(())
+    for number in job.turns(figures):
+        found = next(points, None)
+        if found is None:
+            room = min(POINTS_PER_LOG, job.count - number + 1)
+            points = fresh_points(job, place, number, room, figures)
+            found = next(points)
+        replay, point = found
+        try:
+            replay.check(point)
+        except (Wrong, AssertionError) as wrong:
+            figures.found.append(f"log {replay.number}, {point}: {wrong}")
+    return figures
+
+
+def fresh_points(
+    job: Job, place: Path, number: int, room: int, figures: Figures
+) -> Iterator[tuple[Replay, Point]]:
+    """Of a log of its own; in the order of the log, as the judge reads on."""
+    with_place = place / str(number)
+    with_place.mkdir()
+    replay = recorded(with_place, number, f"{job.seed}-{number}")
+    rng = job.rng("points", number)
+    figures.count("logs")
+    figures.count("writes", sum(not entry.is_flush for entry in replay.log))
+    figures.count("flushes", sum(entry.is_flush for entry in replay.log))
+    for point in sorted(drawn(replay.log, room, rng), key=lambda one: one.after):
+        yield replay, point
+    shutil.rmtree(with_place)
+
+
+def drawn(log: Sequence[Entry], room: int, rng: random.Random) -> list[Point]:
+    """First the ends of what each flush made certain; then any entry, half of them with luck."""
+    flushes = [n for n, entry in enumerate(log) if entry.is_flush]
+    chosen = [Point(n) for n in rng.sample(flushes, min(len(flushes), room // 3))]
+    while len(chosen) < room:
+        luck = rng.random() if rng.random() < 0.6 else None
+        chosen.append(Point(rng.randrange(len(log) + 1), luck))
+    return chosen
+
+
+# Recording
+
+
+def recorded(place: Path, number: int, seed: str) -> Replay:
+    """Runs the worker on the disk that writes down what is done to it."""
+    volume = Volume("ext4", place / "img", place / "mnt")
+    with volume.image.open("wb") as file:
+        file.truncate(MEGABYTES << 20)
+    call(*MAKE, str(volume.image))
+    volume.where.mkdir()
+    volume.mount()
+    ground = Ground(volume.where, place / "told", cut=True).build()
+    judge = Judge(ground)
+    volume.unmount()
+    base = volume.image.read_bytes()
+    served = place / "served"
+    served.mkdir()
+    server = Server(bytearray(base), ground.oracle)
+    pid = in_child(partial(server.serve, served, place / "log"))
+    with_log = replace(volume, image=served / NAME)
+    wait_until_there(with_log.image)
+    with_log.mount()
+    status = wait_for(in_child(partial(script, ground, seed)))
+    with_log.unmount()
+    call("umount", str(served))
+    assert wait_for(pid) == 0, "the disk that logs failed by itself"
+    assert status == 0, f"a worker failed by itself (seed {seed})"
+    log: list[Entry] = pickle.loads((place / "log").read_bytes())
+    return Replay(number, volume, judge, log, bytearray(base), seed)
+
+
+def wait_until_there(path: Path) -> None:
+    deadline = time.monotonic() + 10
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} does not appear"
+        time.sleep(0.005)
+
+
+def script(ground: Ground, seed: str) -> None:
+    """Some commands, one after the other, to their end."""
+    with at_work(ground, random.Random(seed)) as worker:
+        worker.keep_points = 4
+        worker.say("found", worker.image())
+        for _ in range(STEPS):
+            worker.change_tree()
+            worker.step()
+
+
+# Crashing
+
+
+@dataclass
+class Replay:
+    """Owns one log, the disk as it was after part of it, and the judge who reads along."""
+
+    number: int
+    volume: Volume
+    judge: Judge
+    log: list[Entry]
+    disk: bytearray
+    seed: str
+    _done: int = 0
+    _since_flush: list[Entry] = field(default_factory=list)
+
+    def check(self, point: Point) -> None:
+        """The points have to come in the order of the log."""
+        self._go_to(point.after)
+        self.volume.image.write_bytes(self._crashed(point))
+        self.volume.mount()
+        try:
+            self._judge(point)
+        finally:
+            self.volume.unmount()
+
+    def _go_to(self, after: int) -> None:
+        """The disk is what the last flush made certain; what came since is kept apart."""
+        for entry in self.log[self._done : after]:
+            if entry.is_flush:
+                for written in self._since_flush:
+                    put(self.disk, written.offset, written.data)
+                self._since_flush = []
+            else:
+                self._since_flush.append(entry)
+        self._done = after
+
+    def _crashed(self, point: Point) -> bytes:
+        image = bytearray(self.disk)
+        rng = random.Random(f"{self.seed}-{point}")
+        for entry in self._since_flush:
+            for at in range(0, len(entry.data), BLOCK):
+                if point.luck is None or rng.random() < point.luck:
+                    put(image, entry.offset + at, entry.data[at : at + BLOCK])
+        return bytes(image)
+
+    def _judge(self, point: Point) -> None:
+        told = self.log[point.after].told if point.after < len(self.log) else None
+        self.judge.read_on(told)
+        self.judge.check_tree()
+        self.judge.check_store()
+        if random.Random(f"{self.seed}-{point}-after").random() < 0.3:
+            after = copy.copy(self.judge)
+            after.acks, after.words = dict(self.judge.acks), self.judge.words.copy()
+            after.begin_anew(f"oracle-{point.after}-{point.luck}")
+            check_recovery(after, f"{self.seed}-after")
+
+
+def put(image: bytearray, offset: int, data: bytes) -> None:
+    image[offset : offset + len(data)] = data
+
+
+PART = Part(
+    "blocks",
+    "crashed between any two writes of the disk, with any part of its cache lost",
+    blocks,
+    {"ci": 120, "night": 3_000, "release": 20_000},
+    needs=(MOUNTS, "loop", "fuse", "ext4", "git"),
+)

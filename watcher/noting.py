@@ -1,0 +1,99 @@
+"""Turns noted in the session states, by a thread of its own, once the agent has its answer.
+
+The marks are the truth, and are durable before anybody is answered; these notes only make sessions
+easy to list and to resume. A turn: its mark, the answer, then the note, which is one file replaced
+in one step. Killed before the note, the document calls a turn open that is over, or lacks the last
+one: after the next first look `catch_up` puts that right from the marks. Trouble with a document is
+logged; no agent waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from core.errors import TurnmarkError
+from core.model import Mark
+from core.sessions import Sessions, TurnNote, note_of, note_of_mark
+
+log = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 0.2
+"""The answer and what the agent asks next go first; notes of one turn become one write."""
+STOP_SECONDS = 5.0
+COLLECT_SECONDS = 24 * 3600.0
+RECENT = 100
+
+
+class Noting:
+    """Owns what waits to be noted, and the thread that does it."""
+
+    def __init__(self, states: Sessions) -> None:
+        self.states = states
+        self._waiting: dict[tuple[str, bool], list[TurnNote]] = {}
+        self._news = threading.Condition()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._collect_at = 0.0
+
+    def told(self, action: str, root: str, params: Mapping[str, Any], mark: dict[str, Any]) -> None:
+        """A turn has begun or ended in one workspace, and the mark is made."""
+        label = params.get("prompt") if params.get("labels") is not False else ""
+        given = {**params, "label": label or "", "root": root}
+        self._put((mark["session"], False), [note_of(action, {**given, **mark})])
+
+    def catch_up(self, root: str, marks: Iterable[Mark]) -> None:
+        """What came of the turns of a workspace that a document calls open."""
+        turns = [mark for mark in marks if mark.kind in ("turn-begin", "turn-end")]
+        for mark in turns[-RECENT:]:
+            if mark.session is not None:
+                self._put((mark.session, True), [note_of_mark(root, mark)])
+
+    def stop(self) -> None:
+        """What waits is noted first."""
+        with self._news:
+            self._stopping.set()
+            self._news.notify()
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+
+    def _put(self, key: tuple[str, bool], notes: list[TurnNote]) -> None:
+        with self._news:
+            self._waiting.setdefault(key, []).extend(notes)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="turnmark-notes", daemon=True
+                )
+                self._thread.start()
+            self._news.notify()
+
+    def _run(self) -> None:
+        while self._is_news():
+            self._stopping.wait(SETTLE_SECONDS)
+            with self._news:
+                waiting, self._waiting = self._waiting, {}
+            for (session, if_open), notes in waiting.items():
+                self._note(session, notes, if_open)
+            self._collect()
+
+    def _is_news(self) -> bool:
+        with self._news:
+            self._news.wait_for(lambda: self._waiting or self._stopping.is_set())
+            return bool(self._waiting)
+
+    def _note(self, session: str, notes: list[TurnNote], if_open: bool) -> None:
+        try:
+            self.states.note_turns(session, notes, if_open=if_open)
+        except (TurnmarkError, OSError) as error:
+            log.warning("the turns of session %s are not noted: %s", session, error)
+
+    def _collect(self) -> None:
+        """Documents that hold nothing but our notes, of which nothing was heard for long."""
+        if time.monotonic() < self._collect_at:
+            return
+        self._collect_at = time.monotonic() + COLLECT_SECONDS
+        for error in self.states.garbage_collect(only_notes=True).errors:
+            log.warning("old session states: %s", error)

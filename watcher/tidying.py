@@ -1,0 +1,37 @@
+"""A service's upkeep of the store: done by a process of its own, of which there is one at a time.
+
+A thread would take the interpreter from the turns that begin meanwhile. The process may be killed
+at any time, as anything may that works on a store.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+
+from core.roots import Root
+
+from .context import Context
+from .starting import again
+
+
+class Upkeep:
+    """Owns the process."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def is_busy(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, roots: Iterable[Root]) -> None:
+        command = [*again(self.context), "store", "upkeep", "--", *(root.shown for root in roots)]
+        self._process = subprocess.Popen(
+            command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,66 @@
+"""What keeps listings quick and the store small, done once the caller has his answer.
+
+Knows what is due and how long it may take; not how it is done (`core.counts`, `core.consolidate`,
+`core.retention`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from core.errors import Busy, TurnmarkError
+from core.recorder import Recorder
+from core.roots import Root
+from core.store import Store
+from core.timeline import Timeline
+
+from .access import locked, policy_of
+from .context import Context
+from .output import note
+
+COUNTING_SECONDS = 2.0
+
+
+@contextmanager
+def recording(context: Context, directory: str | None, *, create: bool) -> Iterator[Recorder]:
+    """The recorder of one workspace, locked; what may wait is done once the caller has answered."""
+    with locked(context, directory, create=create) as recorder:
+        yield recorder
+    maintain(context, recorder.store, [recorder.root])
+
+
+def maintain(context: Context, store: Store, roots: Iterable[Root]) -> None:
+    """Best effort, after the answer: what listings show, fewer packs, an old history's end."""
+    try:
+        for root in roots:
+            _count_lines(store, root)
+        _consolidate(store)
+        _prune(context, store)
+    except Busy:
+        return  # somebody is writing; whoever comes next does it
+    except (TurnmarkError, OSError) as error:
+        note(context, f"warning: tidying up the store failed: {error}")
+
+
+def _count_lines(store: Store, root: Root) -> None:
+    from core.counts import CountBook
+
+    CountBook(store).fill(Timeline(store, root.id).pairs(), COUNTING_SECONDS)
+
+
+def _consolidate(store: Store) -> None:
+    from core.consolidate import consolidate, needed
+
+    if needed(store):
+        consolidate(store)
+
+
+def _prune(context: Context, store: Store) -> None:
+    from core.retention import auto_prune
+
+    limits = context.config.store
+    pruned = auto_prune(store, policy_of(limits), time.time_ns()) if limits.auto_prune else None
+    for error in pruned.errors if pruned else ():
+        note(context, f"warning: {error}")
