@@ -21,10 +21,9 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 class Beneath:
     """Owns the descriptor of a root and of the directories last used below it."""
 
-    def __init__(self, disk: Disk, root: bytes, keep: int = OPEN_DIRS) -> None:
+    def __init__(self, disk: Disk, root: bytes) -> None:
         self.disk = disk
         self.root = root
-        self.keep = keep
         self._open: OrderedDict[RelPath, int] = OrderedDict()
         try:
             self.fd = disk.open_quietly(root, DIRECTORY)
@@ -64,7 +63,7 @@ class Beneath:
             known = RelPath(known + b"/" + name if known else name)
             fd = self.disk.open_quietly(name, DIRECTORY, at=fd)
             self._open[known] = fd
-            if len(self._open) > self.keep:
+            if len(self._open) > OPEN_DIRS:
                 self._drop_oldest(known)
         return fd
 

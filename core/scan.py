@@ -579,7 +579,8 @@ class Look:
     def _update(self, by_parent: dict[RelPath, set[bytes]]) -> bool:
         """Deepest directories first, each handing its new tree to its parent.
 
-        False if rules above have changed unseen, so that only a full look tells the truth.
+        False if rules above have changed unseen, or a directory went away after something in it
+        was seen: only a full look tells the truth then.
         """
         done: Done = {}
         pending = Deepest(by_parent)
@@ -591,6 +592,8 @@ class Look:
                 continue
             frame = self._resume(path)
             if frame is None:
+                if task.below:
+                    return False
                 pending.ask_parent(path, look=True)
                 continue
             if frame.old is None or frame.rules.fingerprint != frame.old.rules:
@@ -600,8 +603,7 @@ class Look:
             except OSError as error:  # the directory went away while it was looked at
                 if error.errno not in GONE:
                     raise
-                pending.ask_parent(path, look=True)
-                continue
+                return False
             done[path] = _outcome(frame, self._finish(frame))
             pending.ask_parent(path, look=False)
         return True
@@ -733,7 +735,7 @@ class Look:
         return self._gitignore(self.beneath.dir(path))
 
     def _update_names(self, frame: Frame, task: Task, done: Done) -> None:
-        for name in task.names:
+        for name in sorted(task.names):
             self._update_name(frame, name)
         for name in frame.inside & task.below - task.names:
             self._take(frame, done[join(frame.path, name)])

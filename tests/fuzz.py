@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import core.beneath
 import watcher.source
 from core.diff import files_of
 from core.errors import TurnmarkError
@@ -224,13 +225,14 @@ def inject_overflows(hub: Hub, rnd: random.Random) -> None:
 
 
 @contextmanager
-def quick_retries() -> Iterator[None]:
-    old = watcher.source.RETRY_SECONDS
-    watcher.source.RETRY_SECONDS = 0.1
+def hurried(open_dirs: int) -> Iterator[None]:
+    """Lost watches are tried again soon, and few directories are kept open by a look."""
+    old = watcher.source.RETRY_SECONDS, core.beneath.OPEN_DIRS
+    watcher.source.RETRY_SECONDS, core.beneath.OPEN_DIRS = 0.1, open_dirs
     try:
         yield
     finally:
-        watcher.source.RETRY_SECONDS = old
+        watcher.source.RETRY_SECONDS, core.beneath.OPEN_DIRS = old
 
 
 def run(
@@ -249,7 +251,7 @@ def run(
     until = time.monotonic() + seconds
     root, outside = fuzz.bench.path, base / "outside"
     try:
-        with quick_retries(), Writers(root, outside, seed, writers, links=links) as churning:
+        with hurried(4 + seed % 60), Writers(root, outside, seed, writers, links=links) as churning:
             while fuzz.figures.rounds < rounds or time.monotonic() < until:
                 known = len(fuzz.figures.wrong)
                 fuzz.round(churning)

@@ -22,8 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.about import decode_about
+from core.beneath import OPEN_DIRS
 from core.diff import dirs_of, files_of
-from core.disk import Disk
+from core.disk import Disk, Name
 from core.history import MarkSpec
 from core.model import EXEC, LINK, TREE, GapReason, RelPath
 from core.reading import FRESH_NS
@@ -489,6 +490,49 @@ def test_looking_at_what_changed_tells_the_same_as_looking_at_everything(
         assert by_path.snapshot.gaps == everything.snapshot.gaps
     bench.close()
     shutil.rmtree(base)
+
+
+class Swapping(Disk):
+    """Moves a directory away when a certain other is opened; another one takes its place once it
+    was missed so many times."""
+
+    def __init__(self, path: Path, at: bytes, missed: int) -> None:
+        self.path, self.at, self.missed = path, at, missed
+
+    def open(self, name: Name, flags: int, mode: int = 0o600, at: int | None = None) -> int:
+        try:
+            fd = super().open(name, flags, mode, at)
+        except FileNotFoundError:
+            self.missed -= name == os.fsencode(self.path.name)
+            if self.missed == 0 and not self.path.exists():
+                build(self.path, {"a/f": "other", "z": "other"})
+            raise
+        if name == self.at and self.missed and self.path.exists():
+            self.path.rename(self.path.parent.parent.parent / "away")
+        return fd
+
+
+@pytest.mark.parametrize(
+    ("new", "missed"),
+    [("p/x/new", 1), ("p/x/a/new", 2)],
+    ids=["while its names are looked at", "after something below it was"],
+)
+def test_what_was_seen_in_a_directory_that_went_away_meanwhile_leaves_no_record(
+    bench: Bench, new: str, missed: int
+) -> None:
+    build(bench.path, {"p/x/a/f": "1", "p/x/z": "1"})
+    bench.point()
+    more = OPEN_DIRS + 6  # than are kept open, so that those above have to be opened once more
+    build(bench.path, {f"{new}/{n:02}/f": "x" for n in range(more)} | {"p/x/z": "2"})
+    disk = Swapping(bench.path / "p/x", b"%02d" % (more - 1), missed)
+    recorder = bench.reopen(disk)
+    recorder.take([RelPath(new.encode()), RelPath(b"p/x/z")])
+    assert disk.missed == 0
+    taken = recorder.take([RelPath(b"p")])
+    exact(bench, taken)
+    assert taken.snapshot.total == 2
+    on_record = {path for path, found in recorder.tree._dirs.items() if found}
+    assert on_record == {b"", *dirs_of(bench.store.tree, taken.snapshot.files)}
 
 
 @pytest.mark.parametrize(
