@@ -46,6 +46,8 @@ TICK_SECONDS = 2.0
 AGAIN_SECONDS = 0.1
 GLOBS_SECONDS = 10.0
 UPKEEP_SECONDS = 30.0
+PACE_SECONDS = 1.0
+"""Between two upkeeps that turns' ends call for: a process of its own for each would be too much."""
 STOP_SECONDS = 7.0
 SWITCH_SECONDS = 0.0005
 """With the usual 5 ms the reader of events waits for threads that hash."""
@@ -118,7 +120,8 @@ class Service:
         self.upkeep = Upkeep(context)
         self._told: dict[str, Root] = {}
         self._upkeep_due = False
-        self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
+        self._upkeep_began = time.monotonic()
+        self._upkeep_at = self._upkeep_began + UPKEEP_SECONDS
         self._globs_at = 0.0
         self._needed = time.monotonic()
 
@@ -142,17 +145,23 @@ class Service:
     def run(self) -> bool:
         """Until it is to stop; whether all threads have ended then."""
         while True:
-            awaited = self.upkeep.is_busy() and self._is_upkeep_due()
             try:
-                word = self.news.get(timeout=AGAIN_SECONDS if awaited else TICK_SECONDS)
+                word = self.news.get(timeout=self._pause())
             except queue.Empty:
-                word = "upkeep" if awaited else "tick"
+                word = "upkeep" if self._is_upkeep_due() else "tick"
             if word == "stop" or self._is_unneeded():
                 return self._stop()
             try:
                 self._do(word)
             except Exception:  # what is due now and then is due again
                 log.exception("the service could not %s", word)
+
+    def _pause(self) -> float:
+        """Until something is to be looked after."""
+        if not self._upkeep_due:
+            return TICK_SECONDS
+        soonest = AGAIN_SECONDS if self.upkeep.is_busy() else 0.0
+        return min(TICK_SECONDS, max(soonest, self._upkeep_at - time.monotonic()))
 
     def _do(self, word: str) -> None:
         if word == "reload":
@@ -258,7 +267,8 @@ class Service:
     def _keep_up(self) -> None:
         """Counts, fewer packs, an old history's end."""
         if self._is_upkeep_due() and not self.upkeep.is_busy():
-            self._upkeep_due, self._upkeep_at = False, time.monotonic() + UPKEEP_SECONDS
+            self._upkeep_began = time.monotonic()
+            self._upkeep_due, self._upkeep_at = False, self._upkeep_began + UPKEEP_SECONDS
             self.upkeep.start(self._take_told().values())
 
     def _is_upkeep_due(self) -> bool:
@@ -282,7 +292,7 @@ class Service:
         if event["event"] in ("rollback", "revert", "undo", "redo"):
             self.hooks.went_back(str(event.get("workspace")))
         if event["event"] != "snapshot" and event.get("what") != "begin":
-            self._upkeep_at = 0.0
+            self._upkeep_at = self._upkeep_began + PACE_SECONDS
             self.news.put("tick")
         self.server.publish(event)
 

@@ -102,6 +102,9 @@ class Watching:
                     "turnmark is switched off: the configuration says `enabled: false`.",
                     f"Change it in {self.context.config_path}.",
                 )
+            item = self.items.get(root_of(os.path.realpath(os.fsencode(path))).id)
+            if item is not None and holder in item.holders:
+                return item.workspace  # whatever has become of the directory, its own state says so
             root = self.check(path)
             self._dropped.discard(root.id)
             self._hold(root, holder)
