@@ -66,8 +66,8 @@ def context(make_context):
     # No test may start a service.
     path = client.hook_path(made)
     text = path.read_text()
-    start = next(line for line in text.splitlines() if line.startswith("START ="))
-    path.write_text(text.replace(start, "START = []"))
+    start = next(line for line in text.splitlines() if line.startswith("        START="))
+    path.write_text(text.replace(start, "        START=[],"))
     return made
 
 
@@ -300,6 +300,23 @@ def test_where_turnmark_is_gone_nothing_is_made(context):
     done = subprocess.run([copy, *TURN], input=PAYLOAD, capture_output=True, check=True)
     assert done.stdout + done.stderr == b""
     assert not context.home.exists()
+
+
+@pytest.mark.parametrize("left", ["", "def main(", "raise KeyboardInterrupt", "main = 1"])
+def test_half_a_client_is_no_veto(context, left):
+    client.module_path(context).write_text(left)
+    silent(call(context))
+    client.module_path(context).unlink()
+    silent(call(context))
+
+
+def test_a_call_leaves_no_compiling_to_the_next(context):
+    """Neither by its compiled module's missing nor by its being older than the source."""
+    compiled = list((context.home / "bin/__pycache__").iterdir())
+    assert len(compiled) == 1
+    before = compiled[0].stat().st_mtime_ns
+    silent(call(context))
+    assert compiled[0].stat().st_mtime_ns == before
 
 
 def test_a_missing_interpreter_or_file_is_no_veto(context):

@@ -239,7 +239,7 @@ def test_events_that_were_left_are_found(live, work):
     agent, context = Agent(live, work), live.context
     client.install(context)
     hook = client.hook_path(context)
-    hook.write_text(hook.read_text().replace("\nSTART = [", "\nSTART = [] and ["))
+    hook.write_text(hook.read_text().replace("START=[", "START=[] and ["))
     for event, more in (("UserPromptSubmit", {"prompt": "x", "prompt_id": "p"}), ("Stop", {})):
         payload = {"session_id": "s1", "cwd": str(work), "hook_event_name": event, **more}
         data = json.dumps(payload).encode()

@@ -1,24 +1,23 @@
 """What agents' hooks run: hands one event to the service, and never gets in the agent's way.
 
-`turnmark init` installs it as a file of its own, run with -IS: it knows nothing of ours, imports
-next to nothing, parses nothing. Whatever happens it exits with 0 in time, and prints only what the
-service tells it to.
+`turnmark init` copies it beside a script that says where things are, run with -IS: it knows nothing
+of ours, imports next to nothing (`os` alone takes a tenth of the whole call, so only what the
+service's absence calls for imports it), parses nothing. Whatever happens it exits with 0 in time,
+and prints only what the service tells it to.
 """
 
 import _socket
-import os
+import posix
 import sys
 import time
 from binascii import a2b_base64, b2a_base64
 from select import POLLIN, poll
 
-# Here `turnmark init` writes where things are. {
 HOME = ""
 STORE = ""
 RUNTIME = ""
 START: list[str] = []
 KINDS: dict[str, str] = {}
-# }
 
 SECONDS = {"turn-begin": 10.0, "turn-end": 5.0, "session-begin": 1.0, "session-end": 0.8}
 OTHER_SECONDS = 0.5
@@ -43,12 +42,14 @@ ENV = (
 SHELLS = b"sh bash dash zsh fish ksh mksh ash busybox env timeout nice".split()
 
 
-def main() -> None:
+def main(**facts: object) -> None:
+    """The facts, by their names above, are what `turnmark init` found."""
     try:
+        globals().update(facts)
         run(sys.argv[1:])
     except BaseException:  # noqa: BLE001 - an agent takes most exit codes for a veto
-        os._exit(0)
-    os._exit(0)
+        posix._exit(0)
+    posix._exit(0)
 
 
 def run(words: list[str]) -> None:
@@ -56,7 +57,7 @@ def run(words: list[str]) -> None:
     if not kind:
         return
     until = time.monotonic() + SECONDS.get(kind, OTHER_SECONDS)
-    payload = os.fsencode(words[-1]) if len(words) > 2 else read_value(0, until)
+    payload = encoded(words[-1]) if len(words) > 2 else read_value(0, until)
     if payload[:1] != b"{":
         return
     params = facts(words[:2], until) + f',"payload":"{b2a_base64(payload, newline=False).decode()}"'
@@ -65,6 +66,16 @@ def run(words: list[str]) -> None:
         say(deliver(link, params, kind, until))
     elif kind in SECONDS and not elsewhere():
         spool(params)
+
+
+def encoded(text: str) -> bytes:
+    return text.encode(sys.getfilesystemencoding(), "surrogateescape")
+
+
+def variable(name: str) -> str:
+    """Of the environment."""
+    value = posix.environ.get(encoded(name), b"")
+    return value.decode(sys.getfilesystemencoding(), "surrogateescape")
 
 
 # The payload
@@ -78,7 +89,7 @@ def read_value(fd: int, until: float) -> bytes:
         left = until - time.monotonic()
         if left <= 0 or not ready.poll(left * 1000):
             return b""
-        part = os.read(fd, 1 << 18)
+        part = posix.read(fd, 1 << 18)
         data += part
         if end := scan.end(data):
             return bytes(data[scan.start : end])
@@ -157,7 +168,7 @@ class Scan:
 
 def facts(words: list[str], until: float) -> str:
     """The request's parameters but for the payload, as JSON without its braces."""
-    env = ((name, os.environ.get(name, "")) for name in ENV)
+    env = ((name, variable(name)) for name in ENV)
     known = ",".join(f"{quoted(name)}:{quoted(value[:4096])}" for name, value in env if value)
     wait = int((until - time.monotonic()) * 1000)
     return (
@@ -168,7 +179,7 @@ def facts(words: list[str], until: float) -> str:
 
 def here() -> str:
     try:
-        return os.getcwd()
+        return posix.getcwd()
     except OSError:
         return ""
 
@@ -183,7 +194,7 @@ def quoted(text: str) -> str:
 
 def agent_pid() -> int:
     """The nearest ancestor that is no shell; where there is no /proc the parent."""
-    pid = os.getppid()
+    pid = posix.getppid()
     for _ in range(8):
         stat = first_bytes(f"/proc/{pid}/stat")
         name = stat[stat.find(b"(") + 1 : stat.rfind(b")")]
@@ -195,11 +206,11 @@ def agent_pid() -> int:
 
 def first_bytes(path: str) -> bytes:
     try:
-        fd = os.open(path, os.O_RDONLY)
+        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
         return b""
-    data = os.read(fd, 1024)
-    os.close(fd)
+    data = posix.read(fd, 1024)
+    posix.close(fd)
     return data
 
 
@@ -237,11 +248,11 @@ def connect(until: float) -> _socket.socket | None:
 def sockets() -> list[str]:
     """As watcher.address has them: only in directories that nobody else can write to."""
     name = name_of(elsewhere()) if elsewhere() else STORE
-    named = os.environ.get("TURNMARK_RUNTIME_DIR")
+    named = variable("TURNMARK_RUNTIME_DIR")
     if named:
-        return [f"{os.path.abspath(named)}/{name}"]
-    uid = os.geteuid()
-    given = os.environ.get("XDG_RUNTIME_DIR", "").rstrip("/")
+        return [f"{named}/{name}"]
+    uid = posix.geteuid()
+    given = variable("XDG_RUNTIME_DIR").rstrip("/")
     above = [path for path in (given, f"/run/user/{uid}") if path[:1] == "/"]
     places = [RUNTIME, *(f"{path}/turnmark" for path in above), f"/tmp/turnmark-{uid}"]
     return [f"{place}/{name}" for place in dict.fromkeys(places) if place and is_private(place)]
@@ -249,23 +260,27 @@ def sockets() -> list[str]:
 
 def elsewhere() -> str:
     """Another home that the environment names; only a service that runs there is told."""
-    other = os.environ.get("TURNMARK_HOME", "")
-    return other if other and os.path.realpath(other) != HOME else ""
+    other = variable("TURNMARK_HOME")
+    if other in ("", HOME):
+        return ""
+    from posixpath import realpath
+
+    return other if realpath(other) != HOME else ""
 
 
 def name_of(home: str) -> str:
     from hashlib import sha256
+    from posixpath import abspath, realpath
 
-    store = os.path.realpath(f"{os.path.abspath(home)}/store")
-    return sha256(os.fsencode(store)).hexdigest()[:16]
+    return sha256(encoded(realpath(f"{abspath(home)}/store"))).hexdigest()[:16]
 
 
 def is_private(directory: str) -> bool:
     try:
-        info = os.lstat(directory)
+        info = posix.lstat(directory)
     except OSError:
         return False
-    return info.st_mode & 0o170077 == 0o040000 and info.st_uid == os.geteuid()
+    return info.st_mode & 0o170077 == 0o040000 and info.st_uid == posix.geteuid()
 
 
 def deliver(link: _socket.socket, params: str, kind: str, until: float) -> bytes:
@@ -291,7 +306,7 @@ def say(answer: bytes) -> None:
     """Prints what the agent is to read, if the service has anything to tell it."""
     _, found, rest = answer.partition(b'"out":"')
     if found:
-        os.write(1, a2b_base64(rest[: rest.find(b'"')]))
+        posix.write(1, a2b_base64(rest[: rest.find(b'"')]))
 
 
 # Without the service
@@ -299,6 +314,8 @@ def say(answer: bytes) -> None:
 
 def start() -> bool:
     """Starts the service, detached: agents kill the process group of a hook that was too slow."""
+    import os
+
     if not START or not os.path.isdir(HOME):
         return False
     os.makedirs(f"{HOME}/spool", 0o700, exist_ok=True)
@@ -321,13 +338,15 @@ def start() -> bool:
 def since_start() -> float:
     """Seconds since a hook has started the service."""
     try:
-        return time.time() - os.stat(f"{HOME}/spool/.starting").st_mtime
+        return time.time() - posix.stat(f"{HOME}/spool/.starting").st_mtime
     except OSError:
         return 1e9
 
 
 def spool(params: str, part: str = "json") -> str:
     """Leaves the event for the service to find; nothing where turnmark is uninstalled."""
+    import os
+
     if not os.path.isdir(HOME):
         return ""
     folder = f"{HOME}/spool"
@@ -342,7 +361,3 @@ def spool(params: str, part: str = "json") -> str:
     os.close(fd)
     os.rename(f"{folder}/.{name}", f"{folder}/{name}")
     return name
-
-
-if __name__ == "__main__":
-    main()

@@ -47,7 +47,7 @@ AGAIN_SECONDS = 0.1
 GLOBS_SECONDS = 10.0
 UPKEEP_SECONDS = 30.0
 PACE_SECONDS = 1.0
-"""Between two upkeeps that turns' ends call for: a process of its own for each would be too much."""
+"""Between two upkeeps that turns' ends call for: each is a process of its own."""
 STOP_SECONDS = 7.0
 SWITCH_SECONDS = 0.0005
 """With the usual 5 ms the reader of events waits for threads that hash."""

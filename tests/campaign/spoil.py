@@ -218,15 +218,15 @@ def no_git_aliases() -> None:
 
 
 def a_hook_that_blocks() -> None:
-    real = watcher.agents.client.hook_text
+    real = watcher.agents.client.source
 
-    def blocking(context: Any) -> str:
-        text = real(context)
+    def blocking() -> str:
+        text = real()
         if "_exit(0)" not in text:
             raise SystemExit("the hook ends in another way now")
         return text.replace("_exit(0)", "_exit(2)")
 
-    put(watcher.agents.client, "hook_text", blocking)
+    put(watcher.agents.client, "source", blocking)
 
 
 def files_for_everybody() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import shlex
 import sys
 from pathlib import Path
@@ -13,12 +14,17 @@ from ..starting import own_command
 from . import AGENTS
 
 MARKER = "turnmark-hook"
+MODULE = "turnmark_hook"
 LONGEST_SHEBANG = 127
-BEGIN, END = "# Here `turnmark init` writes", "# }"
 
 
 def hook_path(context: Context) -> Path:
     return context.home / "bin" / MARKER
+
+
+def module_path(context: Context) -> Path:
+    """What the hook does, which Python keeps compiled: in a script it would be at each call."""
+    return context.home / "bin" / f"{MODULE}.py"
 
 
 def rollback_path(context: Context) -> Path:
@@ -26,14 +32,24 @@ def rollback_path(context: Context) -> Path:
 
 
 def files(context: Context) -> dict[Path, str]:
-    """What is installed, by where: agents' settings name these and nothing else of ours."""
-    return {hook_path(context): hook_text(context), rollback_path(context): rollback_text(context)}
+    """What is installed, by where; what others need comes first."""
+    return {
+        module_path(context): source(),
+        hook_path(context): hook_text(context),
+        rollback_path(context): rollback_text(context),
+    }
 
 
 def install(context: Context) -> None:
     for path, text in files(context).items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            write(path, text.encode("utf-8", "surrogateescape"), 0o700)
+            mode = 0o600 if path == module_path(context) else 0o700
+            write(path, text.encode("utf-8", "surrogateescape"), mode)
+    py_compile.compile(str(module_path(context)), doraise=True)
+
+
+def source() -> str:
+    return Path(__file__).parent.parent.joinpath("hook.py").read_text(encoding="utf-8")
 
 
 def write(path: Path, data: bytes, mode: int) -> None:
@@ -66,21 +82,29 @@ def interpreter() -> str:
 
 
 def hook_text(context: Context) -> str:
-    """The client with its facts and a first line that the kernel understands."""
-    source = Path(__file__).parent.parent.joinpath("hook.py").read_text(encoding="utf-8")
-    head, _, rest = source.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    kinds = {f"{a.name} {hook.event}": hook.kind for a in AGENTS.values() for hook in a.hooks}
+    """The facts, and a first line that the kernel understands; without its module it is silent."""
     home = os.path.realpath(context.home)
     facts = {
         "HOME": home,
         "STORE": os.path.basename(socket_in("", str(context.store_path))),
         "RUNTIME": candidates(context.env)[0],
         "START": [*own_command(), "--home", home, *_config(context), "up"],
-        "KINDS": kinds,
+        "KINDS": {f"{a.name} {hook.event}": hook.kind for a in AGENTS.values() for hook in a.hooks},
     }
-    lines = "\n".join(f"{name} = {value!a}" for name, value in facts.items())
-    return f"{first_line(interpreter())}{head}# As `turnmark init` found it:\n{lines}{tail}"
+    lines = "\n".join(f"        {name}={value!a}," for name, value in facts.items())
+    return f"""{first_line(interpreter())}# turnmark: what agents' hooks run; {MODULE}.py does it.
+import sys
+
+sys.path.insert(0, {f"{home}/bin"!a})
+try:
+    from {MODULE} import main
+
+    main(
+{lines}
+    )
+except BaseException:
+    sys.exit(0)  # half uninstalled; agents take most exit codes for a veto
+"""
 
 
 def _config(context: Context) -> list[str]:
@@ -115,6 +139,8 @@ def is_whole(path: Path) -> str:
     """What is wrong with an installed client; empty if nothing is."""
     if not path.is_file():
         return "is missing"
+    if path.name == f"{MODULE}.py":
+        return ""
     if not os.access(path, os.X_OK):
         return "cannot be executed"
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

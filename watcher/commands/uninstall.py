@@ -23,6 +23,8 @@ from .remove import take_out_of
 
 OURS = (
     "bin/turnmark-*",
+    "bin/turnmark_hook.py",
+    "bin/__pycache__/turnmark_hook.*",
     "agents/????????T??????Z-*",
     "agents.json",
     "spool/*.json",
@@ -32,7 +34,7 @@ OURS = (
     "log/turnmark.log*",
     "bug.txt",
 )
-FOLDERS = ("bin", "agents", "spool", "log", "")
+FOLDERS = ("bin/__pycache__", "bin", "agents", "spool", "log", "")
 
 
 @click.command()
