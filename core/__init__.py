@@ -38,6 +38,7 @@ Invariants, each with a test that fails if it breaks:
  7. A rollback begins with a complete durable snapshot, changes only paths that it and the target
     both looked at, and unlinks nothing that a referenced snapshot does not hold.
  8. Objects go away only under the exclusive lock, after the references that reached them, and
-    every such moment raises the generation, by which other processes drop what they believed.
+    every such moment raises the generation: others then believe their records only as far as the
+    newest snapshot is still referenced, and ask for every object at their next full look.
  9. Locks are flock: the kernel gives them back when their holder dies.
 """

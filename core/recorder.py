@@ -90,6 +90,7 @@ class Recorder:
         self.expected: tuple[int, int] | None = None
         """The root's device and inode, where no other directory in its place may be recorded."""
         self._looking: Look | None = None
+        self._to_prove = False
         self._read_history()
 
     def close(self) -> None:
@@ -122,7 +123,7 @@ class Recorder:
         With always_mark off, a mark is left out where neither the tree nor the newest mark moved.
         """
         with self.store.writing() as writer, self._beneath() as beneath:
-            self._check_base()
+            self._check_base(full=paths is None)
             look = self._look(beneath, writer, paths)
             snapshot, changed = self._snapshot(writer, look, note)
             fresh = snapshot is not self.last
@@ -223,20 +224,28 @@ class Recorder:
         self.always = look.always if look.complete else self.always | look.always
         return look
 
-    def _check_base(self) -> None:
-        """Believes the records only if the newest snapshot still holds what they name."""
+    def _check_base(self, *, full: bool = False) -> None:
+        """Believes the records only if the newest snapshot still holds what they name.
+
+        After something was taken out of the store, that it does is what a sweep promises; the next
+        full look, for which an agent seldom waits, asks the store for each object all the same.
+        """
         tree = self.tree
         tree.load_all()
         if tree.usual is None and self.last is not None:
             tree.usual = self._usual_of(self.last)
-        known = self.last is not None and tree.base == self.last.id
         same = tree.generation == self.store.generation()
-        if tree.trusted and known and same:
-            return
         if not same:
             self.store.reload()
             self._read_history()
-        tree.trusted = bool(known and same and self._still_there())
+        known = self.last is not None and tree.base == self.last.id
+        if not tree.trusted:
+            tree.trusted = known and same and self._still_there()
+            return
+        self._to_prove |= not same
+        if self._to_prove or not known:
+            tree.trusted = known and not full and (same or self._still_there())
+            self._to_prove &= tree.trusted
 
     def _usual_of(self, snapshot: Snapshot) -> Usual | None:
         """What was usual stays so, or an unchanged tree would be a new snapshot."""

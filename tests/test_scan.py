@@ -21,16 +21,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import core.store
 from core.about import decode_about
 from core.beneath import OPEN_DIRS
 from core.diff import dirs_of, files_of
 from core.disk import Disk, Name
 from core.history import MarkSpec
-from core.model import EXEC, LINK, TREE, GapReason, RelPath
+from core.model import EXEC, LINK, TREE, GapReason, Oid, RelPath
 from core.reading import FRESH_NS
 from core.recorder import Recorder, Taken
 from core.rules import RuleSet
-from core.store import Store
+from core.store import Store, Writer
 from core.worktree import WorkTree
 from tests.campaign.paths import CHANGED, Sentry
 from tests.stores import ALL, Bench, fsck
@@ -714,6 +715,31 @@ def test_records_of_another_generation_are_not_trusted(bench: Bench) -> None:
     bench.reopen()
     bench.store.next_generation()
     exact(bench, bench.recorder.take())
+
+
+def test_after_something_was_taken_out_only_a_full_look_asks_for_every_object(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {f"d/{n}": f"{n}" for n in range(50)}
+    build(bench.path, files)
+    bench.point()
+    asked: list[Oid] = []
+
+    class Asking(Writer):
+        def holds(self, oid: Oid) -> bool:
+            asked.append(oid)
+            return super().holds(oid)
+
+    monkeypatch.setattr(core.store, "Writer", Asking)
+    proved = []
+    for number, full in enumerate((False, False, True, True)):
+        if not full:
+            bench.store.next_generation()
+        build(bench.path, {"d/1": f"again {number}"})
+        asked.clear()
+        exact(bench, bench.recorder.take(None if full else [RelPath(b"d/1")]))
+        proved.append(len(asked) >= len(files) - 1)
+    assert proved == [False, False, True, False]
 
 
 def test_records_whose_snapshots_are_gone_do_not_stand_for_objects(bench: Bench) -> None:

@@ -46,7 +46,7 @@ TICK_SECONDS = 2.0
 AGAIN_SECONDS = 0.1
 GLOBS_SECONDS = 10.0
 UPKEEP_SECONDS = 30.0
-PACE_SECONDS = 1.0
+PACE_SECONDS = 5.0
 """Between two upkeeps that turns' ends call for: each is a process of its own."""
 STOP_SECONDS = 7.0
 SWITCH_SECONDS = 0.0005

@@ -47,6 +47,7 @@ RETRY_MOST = 30.0
 AUDIT_SECONDS = 600.0
 SCAN_SECONDS = 30.0
 SAVE_SECONDS = 2.0
+SAVE_MOST = 30.0
 ALWAYS_MOST = 20_000
 MAPPED = tuple(os.fsencode(ending) for ending in scan.MAPPED)
 
@@ -116,7 +117,7 @@ class Workspace:
         self._retry = RETRY_SECONDS
         self._held_until = 0.0
         self._mend_at = 0.0
-        self._save_at = math.inf
+        self._save_at = self._save_latest = math.inf
         self._thread = threading.Thread(target=self._run, name=f"turnmark-{root.id}", daemon=True)
 
     @property
@@ -306,6 +307,7 @@ class Workspace:
             ask = self._next()
             if ask is not None:
                 self._answer(ask)
+                self._put_off_save()
             elif self._stopping:
                 self._finish()
                 return
@@ -316,12 +318,17 @@ class Workspace:
         """While nobody waits, and not after each of many turns: what is not saved costs a look."""
         recorder, now = self.recorder, time.monotonic()
         if recorder is None or not recorder.tree.is_unsaved():
-            self._save_at = math.inf
+            self._save_at = self._save_latest = math.inf
         elif self._save_at == math.inf:
-            self._save_at = now + SAVE_SECONDS
+            self._save_at, self._save_latest = now + SAVE_SECONDS, now + SAVE_MOST
         elif now >= self._save_at and not self._called():
             recorder.tree.save()
-            self._save_at = math.inf
+            self._save_at = self._save_latest = math.inf
+
+    def _put_off_save(self) -> None:
+        """Who asked for something may ask for more at once."""
+        if self._save_at < math.inf:
+            self._save_at = min(self._save_latest, time.monotonic() + SAVE_SECONDS)
 
     def _tend(self) -> None:
         """What is due without being asked for; a failure keeps its dirty paths and is retried."""
