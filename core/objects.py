@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from .errors import Damaged
 from .model import EXEC, FILE, LINK, TREE, Entry, Oid
@@ -14,10 +14,11 @@ IDENTITY = b"turnmark <turnmark@localhost>"
 MODES = {b"%o" % mode: mode for mode in (FILE, EXEC, LINK, TREE)}
 TREE_MODE = b"%o" % TREE
 NO_NAMES = frozenset({b"", b".", b".."})
+_HEADS: dict[Kind, bytes] = {k: b"%s %%d\0" % k.encode() for k in get_args(Kind)}
 
 
 def hash_object(kind: Kind, data: bytes) -> Oid:
-    digest = hashlib.sha1(b"%s %d\0" % (kind.encode(), len(data)), usedforsecurity=False)
+    digest = hashlib.sha1(_HEADS[kind] % len(data), usedforsecurity=False)
     digest.update(data)
     return Oid(digest.digest())
 

@@ -15,8 +15,7 @@ import zlib
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .deflate import FAST, deflate
 from .disk import CHUNK, Disk
@@ -24,9 +23,14 @@ from .errors import Damaged
 from .model import Oid
 from .objects import Kind, hash_object
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
 TYPES: dict[Kind, int] = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 KINDS: dict[int, Kind] = {number: kind for kind, number in TYPES.items()}
 OFS_DELTA, REF_DELTA = 6, 7
+SLACK = 64
+_NUMBER = struct.Struct(">I").unpack_from
 BATCH_BYTES = 1 << 18
 BATCHES_AHEAD = 6
 WORKERS = 1 if FAST else 2
@@ -248,6 +252,8 @@ class PackWriter:
             self._compress_behind(batch)
 
     def _compress_behind(self, batch: list[tuple[Kind, Oid, bytes]]) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
         self._pool = self._pool or ThreadPoolExecutor(
             WORKERS, thread_name_prefix="turnmark-deflate"
         )
@@ -413,14 +419,14 @@ class Pack:
         return (at - 1032) // 20 if at >= 0 else None
 
     def offset(self, place: int) -> int:
-        (offset,) = struct.unpack_from(">I", self._idx, self._small + 4 * place)
+        (offset,) = _NUMBER(self._idx, self._small + 4 * place)
         if offset & 0x80000000:
             at = self._large + 8 * (offset & 0x7FFFFFFF)
             try:
                 (offset,) = struct.unpack_from(">Q", self._idx, at)
             except struct.error as error:
                 raise Damaged(f"{self.path}.idx points outside itself.", HINT) from error
-        return int(offset)
+        return offset  # type: ignore[no-any-return]
 
     def crc(self, place: int) -> int:
         return int(struct.unpack_from(">I", self._idx, self._crcs + 4 * place)[0])
@@ -491,10 +497,11 @@ class Pack:
 
     def _inflate(self, offset: int, head: bytes, at: int, size: int) -> bytes:
         stream = zlib.decompressobj()
-        data = stream.decompress(head[at:])
+        likely = at + size + SLACK  # seldom longer; what is given beside a stream would be copied
+        data = stream.decompress(head[at:likely])
         if stream.eof and len(data) == size:
             return data
-        parts, offset = [data], offset + len(head)
+        parts, offset = [data, stream.decompress(head[likely:])], offset + len(head)
         while not stream.eof:
             more = self.disk.pread(self.fd, CHUNK, offset)
             if not more:

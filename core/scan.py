@@ -179,16 +179,20 @@ class Look:
             self._take(stack[-1], _outcome(frame, found))
 
     def _enter_child(self, frame: Frame, name: bytes) -> Frame | None:
+        """None where nothing is left to look at, and the parent knows."""
         path = join(frame.path, name)
         reason = _reason_through(frame.rules, name)
         try:
             fd = self.beneath.dir(path)
             listed = self._list(fd, path)
             rules = frame.rules.child(name, self._listed_gitignore(fd, listed))
-            return self._enter(path, fd, listed, rules, reason)
+            same = self._same_leaf(path, fd, listed, rules)
+            if same is None:
+                return self._enter(path, fd, listed, rules, reason)
+            self._take(frame, Outcome(path, same, reason, same))
         except OSError as error:
             self._cannot_enter(frame, name, error)
-            return None
+        return None
 
     def _cannot_enter(self, frame: Frame, name: bytes, error: OSError) -> None:
         """Unreadable is a gap, never a deletion; gone or swapped meanwhile is looked at again."""
@@ -210,20 +214,23 @@ class Look:
         self.files_seen += len(names)
         old = self.tree.get(path)
         frame = Frame(path, rules, old, mode, names, stats, left_out)
-        if old is not None and self.tree.trusted and self._unchanged(frame, old):
+        if old is not None and self.tree.trusted and _is_same(old, mode, rules, listed):
             frame.same = True
             frame.todo = old.entered()
         else:
             self._look_at_all(frame, fd)
         return frame
 
-    def _unchanged(self, frame: Frame, old: Dir) -> bool:
-        return (
-            frame.mode == old.mode
-            and frame.rules.fingerprint == old.rules
-            and frame.stats.tobytes() == old.stats
-            and os.fsencode("\0".join(frame.names)) == old.names
-        )
+    def _same_leaf(self, path: RelPath, fd: int, listed: Listing, rules: DirRules) -> Dir | None:
+        """What is on record of a directory without directories, if it still is so: most are."""
+        old = self.tree.get(path)
+        if old is None or old.subdirs or not self.tree.trusted:
+            return None
+        if not _is_same(old, stat.S_IMODE(self.disk.fstat(fd).st_mode), rules, listed):
+            return None
+        self.dirs_seen += 1
+        self.files_seen += len(listed[0])
+        return old
 
     def _list(self, fd: int, path: RelPath) -> Listing:
         """Names and stats in the order of the directory, which stays the same while it does.
@@ -244,8 +251,12 @@ class Look:
                 except FileNotFoundError:
                     continue
                 names.append(name)
-                numbers += _numbers(info)
-                if info.st_nlink > 1 or name.endswith(MAPPED):
+                mode, _, _, links, _, _, size, _, _, _ = info
+                if mode & 0o170000 == 0o040000:  # only just now
+                    numbers += A_DIRECTORY
+                    continue
+                numbers += mode, info.st_ino & MASK, size, info.st_mtime_ns, info.st_ctime_ns
+                if links > 1 or name.endswith(MAPPED):
                     self._note_always(path, name, info)
         return names, array("q", numbers)
 
@@ -812,6 +823,15 @@ class Look:
     def _most_common_dir(self) -> int:
         seen = Counter(found.mode for found in self.changes.values() if found is not None)
         return seen.most_common(1)[0][0] if seen else self.usual.dir
+
+
+def _is_same(old: Dir, mode: int, rules: DirRules, listed: Listing) -> bool:
+    return (
+        mode == old.mode
+        and rules.fingerprint == old.rules
+        and listed[1].tobytes() == old.stats
+        and os.fsencode("\0".join(listed[0])) == old.names
+    )
 
 
 def _outcome(frame: Frame, found: Dir) -> Outcome:

@@ -358,6 +358,9 @@ class Store:
 
     def read(self, oid: Oid) -> tuple[Kind, bytes]:
         """An object, its hash verified; another copy is tried where one is damaged."""
+        found = self._read_likely(oid)
+        if found is not None:
+            return found
         for _ in range(LOOKS):
             try:
                 found = self._read_packed(oid) or self._read_loose(oid)
@@ -371,11 +374,6 @@ class Store:
         raise Damaged(f"The store lacks the object {oid.hex()}.", HINT)
 
     def _read_packed(self, oid: Oid) -> tuple[Kind, bytes] | None:
-        """First from the pack that was read last: what belongs together was written together, and
-        to see whether packs came or went costs as much again as the reading."""
-        found = self._read_likely(oid)
-        if found is not None:
-            return found
         damage: Damaged | None = None
         for pack in self.packs():
             try:
@@ -395,6 +393,8 @@ class Store:
         return None
 
     def _read_likely(self, oid: Oid) -> tuple[Kind, bytes] | None:
+        """From the pack that was read last: what belongs together was written together, and to see
+        whether packs came or went costs as much again as the reading."""
         likely = self._likely
         try:
             return likely.read(oid) if likely is not None else None

@@ -22,6 +22,7 @@ from core.diff import files_of
 from core.history import MarkSpec
 from core.model import EXEC, FILE, LINK, RelPath
 from core.recorder import Recorder, Taken
+from core.retention import Policy, auto_prune
 from core.rules import RuleSet
 from core.store import Store
 from tests.fuzz import Writers
@@ -36,6 +37,8 @@ AGENTS = 2
 WARM = 0.25
 GROWTH_MB = 24.0
 FEW = 10
+PRUNING = Policy(min_interval_hours=1 / 120)
+"""As the service prunes by default, but more often than once a day."""
 
 Leaves = dict[bytes, tuple[int, bytes]]
 
@@ -218,6 +221,7 @@ def upkeep(store: Store) -> None:
     """As the service does in the background."""
     if needed(store):
         consolidate(store)
+    auto_prune(store, PRUNING, time.time_ns())
 
 
 def main() -> int:

@@ -133,14 +133,14 @@ def test_an_own_entry_wins_over_a_glob_and_a_link_is_resolved(tmp_path):
     (tmp_path / "link").symlink_to("a")
     text = f"watch: [{{path: {tmp_path}/link, quiet_ms: 1}}, {{path: '{tmp_path}/*', quiet_ms: 9}}]"
     config = parsed(text.replace("ms: 1", "ms: 100").replace("ms: 9", "ms: 900"))
-    assert config.settings_for(os.fsencode(tmp_path / "a")).quiet_ms == 100
-    assert config.settings_for(b"/elsewhere").quiet_ms == 200
+    assert config.listed().rules_of(os.fsencode(tmp_path / "a")).quiet_ms == 100
+    assert config.listed().rules_of(b"/elsewhere").quiet_ms == 200
 
 
 def test_core_is_told_bytes_and_the_roots_inside(tmp_path):
     (tmp_path / "in/side").mkdir(parents=True)
     config = parsed(f"watch: [{tmp_path}, {tmp_path}/in/side]\ndefaults: {{max_file_size_mb: 2}}")
-    rules = config.rules_for(os.fsencode(tmp_path))
+    rules = config.listed().captured_by(os.fsencode(tmp_path))
     assert rules.max_file_size == 2 * 1024 * 1024
     assert rules.nested == {b"in/side"}
     assert rules.exclude == DEFAULT_EXCLUDE

@@ -68,7 +68,7 @@ class History:
 
 @pytest.fixture
 def past(tmp_path, nobody, make_context):
-    rules = make_context().config.rules_for(os.fsencode(tmp_path / "work"))
+    rules = make_context().config.listed().captured_by(os.fsencode(tmp_path / "work"))
     made = History(tmp_path, nobody, rules)
     yield made
     made.recorder.close()

@@ -113,7 +113,7 @@ def locked(context: Context, directory: str | None, *, create: bool) -> Iterator
     check_enabled(context)
     store, root = opened(context, directory, create)
     with store.workspace_lock(root.id):
-        recorder = Recorder(store, root, context.config.rules_for(root.path))
+        recorder = Recorder(store, root, context.config.listed().captured_by(root.path))
         try:
             if finish_interrupted(recorder) is not None:
                 note(context, "finished a rollback that was interrupted")
@@ -156,7 +156,7 @@ def opened(
 
 def _new_root(context: Context, store: Store | None, watched: Iterable[bytes]) -> bytes:
     """What holds the current directory, known or on a watch list; else the directory itself."""
-    here, listed = os.fsencode(context.cwd), [*context.config.roots(), *watched]
+    here, listed = os.fsencode(context.cwd), [*context.config.listed().rules, *watched]
     if store is None:
         above = (top for top in listed if here == top or here.startswith(top.rstrip(b"/") + b"/"))
         return max(above, key=len, default=here)

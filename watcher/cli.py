@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -82,6 +80,8 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            import difflib
+
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
             more = f" Did you mean '{near[0]}'?" if near else ""
             raise click.UsageError(f"There is no command '{args[0]}'.{more}", ctx)
@@ -225,6 +225,8 @@ def _report_system(error: OSError, context: Context) -> int:
 
 
 def _report_bug(error: BaseException, context: Context) -> int:
+    import traceback
+
     trace = "".join(traceback.format_exception(error))
     if context.env.get("TURNMARK_DEBUG"):
         sys.stderr.write(trace)

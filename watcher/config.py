@@ -115,21 +115,36 @@ class Config:
     agents: Agents = Agents()
     log: Log = field(default=Log())
 
-    def roots(self) -> list[bytes]:
-        """Every directory of the watch list, each once."""
-        return list(dict.fromkeys(root for entry in self.watch for root in entry.roots()))
+    def listed(self) -> Listed:
+        """An entry of a directory's own wins over a glob, a later one over those before."""
+        found = [(entry.is_glob, entry.roots(), entry.rules) for entry in self.watch]
+        rules: dict[bytes, Rules] = {root: self.defaults for _, roots, _ in found for root in roots}
+        for globs in (True, False):
+            for is_glob, roots, theirs in found:
+                if is_glob == globs:
+                    rules.update(dict.fromkeys(roots, theirs))
+        return Listed(rules, self.defaults)
 
-    def settings_for(self, root: bytes) -> Rules:
-        """What is set for a directory; its own entry wins over a glob, a later glob over others."""
-        naming = [entry for entry in self.watch if root in entry.roots()]
-        own = [entry for entry in naming if not entry.is_glob]
-        return (own or naming or [Watch("", self.defaults)])[-1].rules
 
-    def rules_for(self, root: bytes) -> RuleSet:
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The directories that a watch list names at one moment, in its order, and their rules.
+
+    Asked of the file system once for all of them: each look takes as long as the list.
+    """
+
+    rules: dict[bytes, Rules]
+    defaults: Rules
+
+    def rules_of(self, root: bytes) -> Rules:
+        """Of a directory, also of one that is not named."""
+        return self.rules.get(root, self.defaults)
+
+    def captured_by(self, root: bytes) -> RuleSet:
         """What core needs to know to capture a directory."""
-        rules = self.settings_for(root)
+        rules = self.rules_of(root)
         top = root.rstrip(b"/") + b"/"
-        nested = (other for other in self.roots() if other.startswith(top))
+        nested = (other for other in self.rules if other.startswith(top))
         return RuleSet(
             exclude=rules.exclude,
             protect=rules.protect,

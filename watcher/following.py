@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import shlex
+from typing import TYPE_CHECKING
 
 from core.diff import diff_trees, entry_at
 from core.errors import BadInput
 from core.follow import Follower
 from core.history import read_snapshot
 from core.model import Oid, RelPath
-from core.plan import State
 from core.renames import find_moves
 from core.versions import gap_at
 
@@ -22,6 +22,9 @@ from .access import rel_path
 from .context import Context
 from .views import View, open_view
 from .words import named
+
+if TYPE_CHECKING:
+    from core.plan import State
 
 
 def holds(state: State, path: RelPath) -> bool:

@@ -21,8 +21,10 @@ from core.sessions import Sessions, TurnNote, note_of, note_of_mark
 
 log = logging.getLogger(__name__)
 
-SETTLE_SECONDS = 0.2
-"""The answer and what the agent asks next go first; notes of one turn become one write."""
+SETTLE_SECONDS = 0.4
+"""The answer and what the agent asks next go first; turns that follow each other closely become
+one write, which costs a few milliseconds of the interpreter."""
+SETTLE_MOST = 5.0
 STOP_SECONDS = 5.0
 COLLECT_SECONDS = 24 * 3600.0
 RECENT = 100
@@ -34,6 +36,7 @@ class Noting:
     def __init__(self, states: Sessions) -> None:
         self.states = states
         self._waiting: dict[tuple[str, bool], list[TurnNote]] = {}
+        self._told = 0
         self._news = threading.Condition()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -63,6 +66,7 @@ class Noting:
     def _put(self, key: tuple[str, bool], notes: list[TurnNote]) -> None:
         with self._news:
             self._waiting.setdefault(key, []).extend(notes)
+            self._told += 1
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="turnmark-notes", daemon=True
@@ -72,12 +76,20 @@ class Noting:
 
     def _run(self) -> None:
         while self._is_news():
-            self._stopping.wait(SETTLE_SECONDS)
+            self._settle()
             with self._news:
                 waiting, self._waiting = self._waiting, {}
             for (session, if_open), notes in waiting.items():
                 self._note(session, notes, if_open)
             self._collect()
+
+    def _settle(self) -> None:
+        """Until nothing more is told, or it would get too late for a listing."""
+        until = time.monotonic() + SETTLE_MOST
+        told = -1
+        while told != self._told and time.monotonic() < until and not self._stopping.is_set():
+            told = self._told
+            self._stopping.wait(SETTLE_SECONDS)
 
     def _is_news(self) -> bool:
         with self._news:

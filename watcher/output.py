@@ -92,17 +92,20 @@ def reader_is_gone() -> bool:
 
 def plain_lines(table: Table) -> list[str]:
     """Aligned lines of any width: what reads them is no terminal."""
-    cells = [[clean(str(cell)) for cell in row] for row in (table.columns, *table.rows)]
-    widths = [max(map(width, column)) for column in zip(*cells, strict=True)]
-    return [_line(table, row, widths) for row in cells]
+    columns = zip(*(table.columns, *table.rows), strict=True)
+    aligned = (
+        _aligned([clean(str(cell)) for cell in column], name in table.right)
+        for name, column in zip(table.columns, columns, strict=True)
+    )
+    return ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
 
 
-def _line(table: Table, row: list[str], widths: list[int]) -> str:
-    padded = []
-    for name, cell, room in zip(table.columns, row, widths, strict=True):
-        gap = " " * (room - width(cell))
-        padded.append(gap + cell if name in table.right else cell + gap)
-    return "  ".join(padded).rstrip()
+def _aligned(cells: list[str], right: bool) -> list[str]:
+    room = max(map(width, cells))
+    if all(map(str.isascii, cells)):
+        return [cell.rjust(room) if right else cell.ljust(room) for cell in cells]
+    gaps = (" " * (room - width(cell)) for cell in cells)
+    return [gap + cell if right else cell + gap for gap, cell in zip(gaps, cells, strict=True)]
 
 
 def _show_rich(table: Table) -> None:
@@ -155,6 +158,8 @@ def is_terminal(stream: IO[str] | None) -> bool:
 
 def clean(text: str) -> str:
     """One line that shows what a terminal would otherwise obey."""
+    if text.isascii() and text.isprintable():
+        return text
     return _HARMFUL.sub(_escape, text)
 
 

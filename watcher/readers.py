@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -131,6 +130,8 @@ def _advice(key: str, known: Iterable[str], hints: Mapping[str, str]) -> str:
 
 
 def closest(word: str, known: Iterable[str]) -> str:
+    import difflib
+
     near = difflib.get_close_matches(word, list(known), 1)
     return f"Did you mean '{near[0]}'?" if near else ""
 

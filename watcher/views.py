@@ -6,22 +6,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import click
 
 from core.errors import BadInput
 from core.history import History, read_snapshot
 from core.model import Maker, Oid, Point, RelPath
-from core.plan import State
 from core.roots import Root
 from core.rules import DirRules, RuleSet, verdict_of
-from core.states import seen_state, stored_state
 from core.store import Store
 from core.timeline import Target, Timeline
 
 from .access import find_root, open_store
 from .context import Context
 from .output import note
+
+if TYPE_CHECKING:  # reading the past needs nothing that looks at the present
+    from core.plan import State
 
 dir_option = click.option("--dir", "directory", metavar="DIR", help="A workspace other than this.")
 full_option = click.option("--full", is_flag=True, help="Print all of it, however long.")
@@ -61,19 +63,23 @@ class View:
             raise
 
     def state(self, oid: Oid) -> State:
+        from core.states import stored_state
+
         return stored_state(self.store, read_snapshot(self.store, oid))
 
     def made_by(self, old: Oid, new: Oid | None, now: State | None = None) -> MadeBy:
         """Who changed each path between two snapshots, or since one."""
         from core.edits import Edits
+        from core.states import stored_state
 
         edits = Edits(self.history(), partial(stored_state, self.store), now)
         return edits.by_path(old, new)
 
     def state_now(self) -> State:
         """The workspace as it is; looks without any lock, so that no writer has to wait."""
-        rules = self.context.config.rules_for(self.root.path)
-        from core.recorder import Recorder  # reading the past needs nothing that looks
+        rules = self.context.config.listed().captured_by(self.root.path)
+        from core.recorder import Recorder
+        from core.states import seen_state
 
         recorder = Recorder(self.store, self.root, rules)
         try:
@@ -90,7 +96,7 @@ def open_view(context: Context, directory: str | None) -> View:
 
 def private_paths(context: Context, root: Root) -> Callable[[RelPath], bool]:
     """Whether a path's content is shown only when asked for."""
-    patterns = context.config.settings_for(root.path).private
+    patterns = context.config.listed().rules_of(root.path).private
     rules = DirRules.root(RuleSet(exclude=patterns, protect=(), gitignore=False), None)
     return lambda path: verdict_of(path, False, rules, lambda _: None) is not None
 

@@ -53,6 +53,7 @@ class Watching:
         self.notify = notify
         self.looked: Callable[[Recorder], None] = lambda _: None
         self.config = Config(enabled=False)
+        self.listed = self.config.listed()
         self.items: dict[str, Item] = {}
         self.refused: dict[str, str] = {}
         self._dropped: set[str] = set()
@@ -63,9 +64,12 @@ class Watching:
     def apply(self, config: Config) -> None:
         """What the configuration lists is watched; what it no longer lists only for others."""
         with self._changing:
+            listed = config.listed()
             if config != self.config:
                 self._dropped.clear()
-            self.config = config
+            elif listed == self.listed and not self.refused:
+                return  # as most often, when it is only looked whether a glob names more
+            self.config, self.listed = config, listed
             wanted = self._configured(config)
             for name, item in self.items.items():
                 if name not in wanted or not config.enabled:
@@ -80,7 +84,7 @@ class Watching:
     def _configured(self, config: Config) -> dict[str, Root]:
         self.refused = {}
         found: dict[str, Root] = {}
-        for path in config.roots() if config.enabled else ():
+        for path in self.listed.rules if config.enabled else ():
             root = root_of(path)
             if root.id in self._dropped:
                 continue
@@ -102,7 +106,7 @@ class Watching:
                     "turnmark is switched off: the configuration says `enabled: false`.",
                     f"Change it in {self.context.config_path}.",
                 )
-            item = self.items.get(root_of(os.path.realpath(os.fsencode(path))).id)
+            item = self._item(path)
             if item is not None and holder in item.holders:
                 return item.workspace  # whatever has become of the directory, its own state says so
             root = self.check(path)
@@ -114,10 +118,9 @@ class Watching:
     def unwatch(self, path: str) -> bool:
         """For everybody, until the configuration changes; whether it was watched."""
         with self._changing:
-            name = root_of(os.path.realpath(os.fsencode(path))).id
-            item = self.items.get(name)
+            item = self._item(path)
             if item is not None:
-                self._dropped.add(name)
+                self._dropped.add(item.workspace.root.id)
                 item.holders.clear()
                 self._let_go()
                 self._settle()
@@ -156,10 +159,10 @@ class Watching:
                 item.workspace.change(settings)
 
     def _settings(self, root: Root, others: Iterable[Root]) -> Settings:
-        rules = self.config.settings_for(root.path)
+        rules = self.listed.rules_of(root.path)
         top = root.path + b"/"
         inner = {other.path[len(top) :] for other in others if other.path.startswith(top)}
-        captured = self.config.rules_for(root.path)
+        captured = self.listed.captured_by(root.path)
         return Settings(
             rules=replace(captured, nested=captured.nested | frozenset(map(RelPath, inner))),
             quiet=rules.quiet_ms / 1000,
@@ -172,8 +175,12 @@ class Watching:
 
     def find(self, path: str) -> Workspace | None:
         """The workspace of a root."""
-        item = self.items.get(root_of(os.path.realpath(os.fsencode(path))).id)
+        item = self._item(path)
         return item.workspace if item is not None else None
+
+    def _item(self, path: str) -> Item | None:
+        named = os.fsencode(path)
+        return None if b"\0" in named else self.items.get(root_of(os.path.realpath(named)).id)
 
     def all(self) -> list[Workspace]:
         return [item.workspace for item in list(self.items.values())]

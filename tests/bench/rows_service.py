@@ -17,6 +17,7 @@ from core.history import History
 from core.model import RelPath
 from core.roots import root_of
 from core.store import Store
+from watcher.workspace import SAVE_SECONDS
 
 from ..live import Live, until
 from .bench import Bench
@@ -201,7 +202,7 @@ def _until_quiet(running: Service) -> None:
 
     def quiet() -> bool:
         before = running.cpu()
-        time.sleep(0.5)
+        time.sleep(SAVE_SECONDS + 0.5)
         return running.cpu() - before < 0.01
 
     until(quiet, PATIENCE)

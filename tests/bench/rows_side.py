@@ -174,11 +174,23 @@ class Field:
         return RelPath(os.fsencode(path[len(self.root) + 1 :]))
 
     def rolled_back(self, count: int, times: int) -> Row:
-        """Each in its turn brings back so many files; the stat caches of all are warm."""
-        found = Found()
+        """Each in its turn brings back so many files; the stat caches of all are warm.
+
+        Another one that does not bring back all is left out of the row, which says so.
+        """
+        found, failed = Found(), set[str]()
         for number in range(times):
-            names = rotated(number, self.peers)
-            found.add({name: self._one_rollback(self.peers[name], count) for name in names})
+            for name in rotated(number, self.peers):
+                try:
+                    spent = 0.0 if name in failed else self._one_rollback(self.peers[name], count)
+                    found.add({name: spent})
+                except Wrong as error:
+                    if name == OURS:
+                        raise
+                    print(f"left out of the rollback of {count:,}: {error}")
+                    failed.add(name)
+        for name in failed:
+            found.seconds.pop(name, None)
         return self._row(f"rollback of {count:,}", found)
 
     def _one_rollback(self, peer: Peer, count: int) -> float:

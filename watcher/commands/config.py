@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -37,14 +37,14 @@ def check(context: Context, file: Path | None) -> int:
     entries = f"{count} watch {'entry' if count == 1 else 'entries'}"
     says = f"{path}: ok, {entries}" if exists else f"{path}: not there, the defaults are in force"
     home, store = str(context.user_home), str(context.store_path)
-    unusable = dict(_unusable(config.roots(), home, store))
+    unusable = dict(_unusable(config.listed().rules, home, store))
     data = {"ok": True, "file": str(path), "exists": exists, "watch": count}
     lines = [f"Not watched: {reason}" for reason in unusable.values()]
     answer(context, {**data, "unusable": unusable}, says, *lines)
     return EXCEPTIONS if unusable else OK
 
 
-def _unusable(roots: list[bytes], home: str, store: str) -> Iterator[tuple[str, str]]:
+def _unusable(roots: Iterable[bytes], home: str, store: str) -> Iterator[tuple[str, str]]:
     """The directories of the watch list that cannot be workspaces, and why."""
     for root in roots:
         try:

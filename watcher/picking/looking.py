@@ -106,7 +106,7 @@ class Looker:
             return self._glance
         self.close()
         store = Store.open(str(self.context.store_path), self._disk)
-        rules = self.context.config.rules_for(self.root.path)
+        rules = self.context.config.listed().captured_by(self.root.path)
         self._glance = Glance(store, self.root, rules)
         self._glance.look()
         self._until = time.monotonic() + LOOK_SECONDS
