@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from .errors import Damaged
@@ -19,6 +18,8 @@ from .refs import TOP, ref_name
 from .store import Store, Writer
 
 VERSION = 1
+FIRST_NS, BEYOND_NS = -62_135_596_800 * 10**9, 253_402_300_800 * 10**9
+"""The years 1 to 9999, which are all that a calendar of Python's has."""
 UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError, OSError)
 """Whatever is wrong with a record is damage: one that cannot be read hides no other."""
 
@@ -154,7 +155,8 @@ def _document(data: bytes, oid: Oid) -> Any:
 def _time(value: Any) -> int:
     """One that no calendar has would stop whoever wants to show it among others."""
     time_ns = int(value)
-    datetime.fromtimestamp(time_ns // 1_000_000_000, UTC)
+    if not FIRST_NS <= time_ns < BEYOND_NS:
+        raise ValueError(value)
     return time_ns
 
 

@@ -64,13 +64,12 @@ def child_in(raw: bytes, name: bytes) -> Entry | None:
     end = raw.find(b" %s\0" % name)
     if end < 0:
         return None
-    start = end - 6
-    mode = MODES.get(raw[start:end]) if start >= 0 else None
-    if mode is None:
-        start, mode = end - 5, TREE
+    start, mode = end - 5, TREE
+    if end < 5 or raw[start:end] != TREE_MODE:
+        start, mode = end - 6, MODES.get(raw[end - 6 : end], 0) if end >= 6 else 0
     before = raw[max(0, start - 21) : start]
-    whole = not before or (len(before) == 21 and not before[0] and b" " not in before)
-    if start < 0 or not whole or (mode == TREE and raw[start:end] != TREE_MODE):
+    whole = not start or (len(before) == 21 and not before[0] and b" " not in before)
+    if not mode or not whole:
         return parse_tree(raw).get(name)
     at = end + len(name) + 2
     return Entry(mode, Oid(raw[at : at + 20]))
