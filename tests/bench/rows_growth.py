@@ -29,6 +29,7 @@ FIND = 2.5
 OF_A_WORKSPACE = 20
 OF_A_HISTORY = 200
 POINT_EVERY = 10
+UPKEEP_EVERY = 500
 
 Costs = dict[int, list[float]]
 
@@ -128,6 +129,8 @@ def _history(bench: Bench, count: int) -> tuple[Turnmark, Edits]:
     ours, edits = Turnmark(bench.place("store"), root, sync=False), Edits(root)
     for number in range(count):
         ours.take(edits.change(1), None if number % POINT_EVERY else MarkSpec("manual"))
+        if number % UPKEEP_EVERY == 0:  # a directory that once held a great many packs stays slow
+            consolidate(Store.open(ours.base))
     consolidate(Store.open(ours.base))
     ours.sync = True
     return ours, edits

@@ -35,6 +35,7 @@ from .trees import (
 
 LIMIT = "limit"
 OURS = Ours.name
+SMALL_BELOW = 1_000_000
 LARGE = "large.bin"
 SMALL_ENOUGH = 2_000_000
 """Below this, no peer's rules leave a file out for its size."""
@@ -74,12 +75,17 @@ class Field:
         self.label = label
         self.edits = Edits(root)
         self.edits.files = [path for path in self.edits.files if not _is_left_out(path)]
+        self.small = [path for path in self.edits.files if self._is_small(path)]
         self.large = Path(root, LARGE)
         self.large.write_bytes(self.edits.rng.randbytes(bench.scale.large_binary))
         self.plain = bench.place("plain")
         self.peers: dict[str, Peer] = {}
         self.states: dict[str, str] = {}
         self.change = Change()
+
+    def _is_small(self, path: RelPath) -> bool:
+        """Whether all peers keep it: OpenCode leaves out what is large."""
+        return os.lstat(os.path.join(self.edits.root, path)).st_size < SMALL_BELOW
 
     def close(self) -> None:
         self._clear()
@@ -174,29 +180,17 @@ class Field:
         return RelPath(os.fsencode(path[len(self.root) + 1 :]))
 
     def rolled_back(self, count: int, times: int) -> Row:
-        """Each in its turn brings back so many files; the stat caches of all are warm.
-
-        Another one that does not bring back all is left out of the row, which says so.
-        """
-        found, failed = Found(), set[str]()
+        """Each in its turn brings back so many files; the stat caches of all are warm."""
+        found = Found()
         for number in range(times):
-            for name in rotated(number, self.peers):
-                try:
-                    spent = 0.0 if name in failed else self._one_rollback(self.peers[name], count)
-                    found.add({name: spent})
-                except Wrong as error:
-                    if name == OURS:
-                        raise
-                    print(f"left out of the rollback of {count:,}: {error}")
-                    failed.add(name)
-        for name in failed:
-            found.seconds.pop(name, None)
+            names = rotated(number, self.peers)
+            found.add({name: self._one_rollback(self.peers[name], count) for name in names})
         return self._row(f"rollback of {count:,}", found)
 
     def _one_rollback(self, peer: Peer, count: int) -> float:
         peer.make_ready()
         state = peer.take()
-        paths = self.edits.rng.sample(self.edits.files, count)
+        paths = self.edits.rng.sample(self.small, count)
         before = {path: self._content(path) for path in paths}
         for path in paths:
             self.edits.edit(path)
@@ -312,7 +306,7 @@ def _all_work(bench: Bench, root: str, label: str) -> Iterator[Row]:
         yield here.nothing(scale.side_changes)
         yield here.large_changed(scale.side_changes)
         yield from here.directory(scale.side_changes)
-        every = len(here.edits.files)
+        every = len(here.small)
         for count in sorted({1, min(1_000, every), every}):
             yield here.rolled_back(count, scale.side_firsts)
 
