@@ -205,7 +205,7 @@ def read_refs(store: Store) -> tuple[Refs, list[Damage]]:
     refs = dict(packed)
     for name in _loose_names(store.disk, store.base, "refs"):
         data = content_of(store, name) or b""
-        if re.fullmatch(rb"[0-9a-fA-F]{40}\s*", data) and is_possible(name):
+        if re.fullmatch(rb"[0-9a-fA-F]{40}\n?", data) and is_possible(name):
             refs[name] = Oid(bytes.fromhex(data.decode("ascii")))
         else:
             refs.pop(name, None)
