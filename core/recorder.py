@@ -90,7 +90,8 @@ class Recorder:
         self.expected: tuple[int, int] | None = None
         """The root's device and inode, where no other directory in its place may be recorded."""
         self._looking: Look | None = None
-        self._to_prove = False
+        self._read_at = store.generation()
+        """The generation of the store when its history was read."""
         self._read_history()
 
     def close(self) -> None:
@@ -123,7 +124,7 @@ class Recorder:
         With always_mark off, a mark is left out where neither the tree nor the newest mark moved.
         """
         with self.store.writing() as writer, self._beneath() as beneath:
-            self._check_base(full=paths is None)
+            proved_at = self._check_base(full=paths is None)
             look = self._look(beneath, writer, paths)
             snapshot, changed = self._snapshot(writer, look, note)
             fresh = snapshot is not self.last
@@ -133,7 +134,7 @@ class Recorder:
             self.last = snapshot
             self.tree.accept(
                 *(look.changes, snapshot.id, look.usual),
-                *(self.store.generation(), beneath.identity),
+                *(proved_at, beneath.identity),
             )
         return Taken(snapshot, made, changed, fresh, durable=sync)
 
@@ -224,28 +225,29 @@ class Recorder:
         self.always = look.always if look.complete else self.always | look.always
         return look
 
-    def _check_base(self, *, full: bool = False) -> None:
-        """Believes the records only if the newest snapshot still holds what they name.
+    def _check_base(self, *, full: bool = False) -> int:
+        """Believes the records as far as the newest snapshot is still there to hold what they name.
 
-        After something was taken out of the store, that it does is what a sweep promises; the next
-        full look, for which an agent seldom waits, asks the store for each object all the same.
+        Returns the generation of the store at which the store was asked for each of their objects.
+        When the generation moves under a recorder, its next full look asks anew, and so does the
+        next process; looks at a few paths, for which an agent waits, only see that the newest
+        snapshot is still referenced, of which a sweep drops nothing.
         """
-        tree = self.tree
+        tree, generation = self.tree, self.store.generation()
         tree.load_all()
         if tree.usual is None and self.last is not None:
             tree.usual = self._usual_of(self.last)
-        same = tree.generation == self.store.generation()
-        if not same:
+        if generation != self._read_at:
             self.store.reload()
+            self.store.packs()
             self._read_history()
-        known = self.last is not None and tree.base == self.last.id
-        if not tree.trusted:
-            tree.trusted = known and same and self._still_there()
-            return
-        self._to_prove |= not same
-        if self._to_prove or not known:
-            tree.trusted = known and not full and (same or self._still_there())
-            self._to_prove &= tree.trusted
+            self._read_at = generation
+        proved = tree.generation == generation
+        there = self.last is not None and tree.base == self.last.id and self._still_there()
+        if self.last is not None and not there:
+            self._read_history()
+        tree.trusted = there and (proved or (tree.trusted and not full))
+        return tree.generation if tree.trusted else generation
 
     def _usual_of(self, snapshot: Snapshot) -> Usual | None:
         """What was usual stays so, or an unchanged tree would be a new snapshot."""

@@ -53,7 +53,8 @@ Changes = Mapping[RelPath, Dir | None]
 class WorkTree:
     """Owns the records of one workspace: in memory once asked for, in SQLite for the next process.
 
-    `trusted` says that everything the records name is held by the newest snapshot.
+    `trusted` says that everything the records name belongs to the newest snapshot, which is there;
+    `generation`, at which generation of the store that was last proved object by object.
     """
 
     def __init__(self, path: str) -> None:

@@ -26,6 +26,7 @@ from core.about import decode_about
 from core.beneath import OPEN_DIRS
 from core.diff import dirs_of, files_of
 from core.disk import Disk, Name
+from core.errors import TurnmarkError
 from core.history import MarkSpec
 from core.model import EXEC, LINK, TREE, GapReason, Oid, RelPath
 from core.reading import FRESH_NS
@@ -717,20 +718,28 @@ def test_records_of_another_generation_are_not_trusted(bench: Bench) -> None:
     exact(bench, bench.recorder.take())
 
 
-def test_after_something_was_taken_out_only_a_full_look_asks_for_every_object(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {f"d/{n}": f"{n}" for n in range(50)}
-    build(bench.path, files)
-    bench.point()
-    asked: list[Oid] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Oid]:
+    """The objects of which looks ask the store whether it holds them."""
+    out: list[Oid] = []
 
     class Asking(Writer):
         def holds(self, oid: Oid) -> bool:
-            asked.append(oid)
+            out.append(oid)
             return super().holds(oid)
 
     monkeypatch.setattr(core.store, "Writer", Asking)
+    return out
+
+
+MANY_FILES = {f"d/{n}": f"{n}" for n in range(50)}
+
+
+def test_after_something_was_taken_out_only_a_full_look_asks_for_every_object(
+    bench: Bench, asked: list[Oid]
+) -> None:
+    build(bench.path, MANY_FILES)
+    bench.point()
     proved = []
     for number, full in enumerate((False, False, True, True)):
         if not full:
@@ -738,8 +747,45 @@ def test_after_something_was_taken_out_only_a_full_look_asks_for_every_object(
         build(bench.path, {"d/1": f"again {number}"})
         asked.clear()
         exact(bench, bench.recorder.take(None if full else [RelPath(b"d/1")]))
-        proved.append(len(asked) >= len(files) - 1)
+        proved.append(len(asked) >= len(MANY_FILES) - 1)
     assert proved == [False, False, True, False]
+
+
+@pytest.mark.parametrize("meanwhile", ["a new process", "a look that fails"])
+def test_what_is_still_to_be_asked_for_is_not_forgotten(
+    bench: Bench, asked: list[Oid], meanwhile: str
+) -> None:
+    build(bench.path, MANY_FILES)
+    bench.point()
+    bench.store.next_generation()
+    build(bench.path, {"d/1": "again"})
+    bench.recorder.take([RelPath(b"d/1")])
+    if meanwhile == "a new process":
+        bench.reopen()
+    else:
+        bench.recorder.expected = (0, 0)
+        with pytest.raises(TurnmarkError):
+            bench.recorder.take()
+        bench.recorder.expected = None
+    asked.clear()
+    exact(bench, bench.recorder.take())
+    assert len(asked) >= len(MANY_FILES) - 1
+    asked.clear()
+    bench.recorder.take()
+    assert not asked
+
+
+def test_a_store_that_was_put_back_is_noticed(bench: Bench) -> None:
+    """With the same generation, so that nothing else tells of it."""
+    build(bench.path, {"a": "1"})
+    bench.point()
+    shutil.copytree(bench.store.base, bench.base / "older")
+    build(bench.path, {"a": "2"})
+    bench.recorder.take([RelPath(b"a")])
+    shutil.rmtree(bench.store.base)
+    (bench.base / "older").rename(bench.store.base)
+    build(bench.path, {"b": "3"})
+    exact(bench, bench.recorder.take([RelPath(b"b")]))
 
 
 def test_records_whose_snapshots_are_gone_do_not_stand_for_objects(bench: Bench) -> None:
