@@ -476,6 +476,7 @@ def note_of(action: str, data: Mapping[str, Any]) -> TurnNote:
         label=data.get("label", ""),
         status=data.get("status") or (None if action == "turn.begin" else "ok"),
         pid=data.get("pid"),
+        time_ns=data.get("time_ns"),
     )
 
 

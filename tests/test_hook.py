@@ -310,13 +310,24 @@ def test_half_a_client_is_no_veto(context, left):
     silent(call(context))
 
 
-def test_a_call_leaves_no_compiling_to_the_next(context):
-    """Neither by its compiled module's missing nor by its being older than the source."""
-    compiled = list((context.home / "bin/__pycache__").iterdir())
-    assert len(compiled) == 1
-    before = compiled[0].stat().st_mtime_ns
+@pytest.mark.parametrize("left", [0, 8, 16, 17, 400, 4000, -1])
+def test_a_compiled_client_that_was_cut_does_not_cost_an_event(context, serve, left):
+    """Found by a review: on a full disk half of it is left, which Python takes for whole."""
+    service = serve({})
+    path = client.compiled_path(context)
+    data = path.read_bytes()
+    path.write_bytes(data[:left])
     silent(call(context))
-    assert compiled[0].stat().st_mtime_ns == before
+    assert len(service.lines) == 1
+    assert path.read_bytes() == data[:left], "a hook writes nothing there"
+    client.install(context)
+    assert client.is_compiled(context)
+
+
+def test_nobody_else_may_look_at_what_is_kept_compiled(context):
+    compiled = client.compiled_path(context)
+    assert [path.name for path in compiled.parent.iterdir()] == [compiled.name]
+    assert compiled.parent.stat().st_mode & 0o077 == compiled.stat().st_mode & 0o077 == 0
 
 
 def test_a_missing_interpreter_or_file_is_no_veto(context):

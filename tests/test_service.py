@@ -445,6 +445,20 @@ def test_requests_that_make_no_sense_are_refused(live, work):
     assert "Traceback" not in live.log
 
 
+@pytest.mark.live
+def test_a_listed_directory_that_a_session_takes_up_again_stays_watched(live):
+    """Found by a review: after `unwatch` and a session nobody watched it any more."""
+    work = live.workspace("work", a="1\n")
+    live.watch_list(work)
+    live.up()
+    until(lambda: live.rows() and live.row(work)["state"] == "watching")
+    live.call("unwatch", dirs=[str(work)])
+    assert live.rows() == []
+    live.call("session.open", session="s", dirs=[str(work)])
+    live.call("session.close", session="s", status="ok")
+    assert live.row(work)["state"] != "paused"
+
+
 def test_what_could_not_begin_in_time_is_not_done_at_all():
     for seconds, gone in ((0.0, nobody), (60.0, lambda: True)):
         waiting: Future[int] = Future()

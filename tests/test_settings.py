@@ -252,7 +252,10 @@ def test_doctor_has_a_cure_for_each_finding(nobody, turnmark):
     turnmark("init", "claude-code")
     told = turnmark("doctor")
     assert "Claude Code tells turnmark." in told.out
+    assert str(nobody / "turnmark/bin") not in told.out
     hook = nobody / "turnmark/bin/turnmark-hook"
+    hook.write_text("")
+    assert f"{hook} needs an interpreter" in turnmark("doctor").out
     hook.unlink()
     (nobody / ".claude/settings.json").write_text('{"disableAllHooks": true}')
     told = json.loads(turnmark("doctor", "--json").out)

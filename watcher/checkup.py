@@ -115,8 +115,11 @@ def _client(context: Context) -> Iterator[Finding]:
     for path, text in client.files(context).items():
         if broken := client.is_whole(path):
             yield Finding("problem", f"{path} {broken}.", "Run `turnmark init --all`.")
-        elif path.read_text(encoding="utf-8") != text:
+        elif path.read_bytes() != text.encode("utf-8", "surrogateescape"):
             yield Finding("problem", f"{path} is of another version.", "Run `turnmark init --all`.")
+    if client.module_path(context).is_file() and not client.is_compiled(context):
+        slow = f"{client.compiled_path(context)} is not as it should be: hooks are slower for it."
+        yield Finding("problem", slow, "Run `turnmark init --all`.")
     yield from _speed(context)
 
 

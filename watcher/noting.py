@@ -36,7 +36,8 @@ class Noting:
     def __init__(self, states: Sessions) -> None:
         self.states = states
         self._waiting: dict[tuple[str, bool], list[TurnNote]] = {}
-        self._told = 0
+        self._news_count = 0
+        self._noted: set[tuple[str, bool]] = set()
         self._news = threading.Condition()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -45,7 +46,7 @@ class Noting:
     def told(self, action: str, root: str, params: Mapping[str, Any], mark: dict[str, Any]) -> None:
         """A turn has begun or ended in one workspace, and the mark is made."""
         label = params.get("prompt") if params.get("labels") is not False else ""
-        given = {**params, "label": label or "", "root": root}
+        given = {**params, "label": label or "", "root": root, "time_ns": time.time_ns()}
         self._put((mark["session"], False), [note_of(action, {**given, **mark})])
 
     def catch_up(self, root: str, marks: Iterable[Mark]) -> None:
@@ -66,7 +67,7 @@ class Noting:
     def _put(self, key: tuple[str, bool], notes: list[TurnNote]) -> None:
         with self._news:
             self._waiting.setdefault(key, []).extend(notes)
-            self._told += 1
+            self._news_count += 1
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="turnmark-notes", daemon=True
@@ -81,15 +82,17 @@ class Noting:
                 waiting, self._waiting = self._waiting, {}
             for (session, if_open), notes in waiting.items():
                 self._note(session, notes, if_open)
+            self._noted = waiting.keys() | (self._noted if len(self._noted) < RECENT else set())
             self._collect()
 
     def _settle(self) -> None:
-        """Until nothing more is told, or it would get too late for a listing."""
-        until = time.monotonic() + SETTLE_MOST
-        told = -1
-        while told != self._told and time.monotonic() < until and not self._stopping.is_set():
-            told = self._told
-            self._stopping.wait(SETTLE_SECONDS)
+        """Until nothing more is told, or it would get too late for a listing; of a session of
+        which nothing is noted yet, at once."""
+        until, count = time.monotonic() + SETTLE_MOST, -1
+        while count != self._news_count and time.monotonic() < until:
+            count = self._news_count
+            if self._stopping.wait(SETTLE_SECONDS) or self._waiting.keys() - self._noted:
+                return
 
     def _is_news(self) -> bool:
         with self._news:

@@ -122,7 +122,7 @@ class Service:
         self._upkeep_due = False
         self._upkeep_began = time.monotonic()
         self._upkeep_at = self._upkeep_began + UPKEEP_SECONDS
-        self._globs_at = 0.0
+        self._globs_at = self._tick_at = 0.0
         self._needed = time.monotonic()
 
     # Life
@@ -148,7 +148,7 @@ class Service:
             try:
                 word = self.news.get(timeout=self._pause())
             except queue.Empty:
-                word = "upkeep" if self._is_upkeep_due() else "tick"
+                word = "tick" if time.monotonic() >= self._tick_at else "upkeep"
             if word == "stop" or self._is_unneeded():
                 return self._stop()
             try:
@@ -158,10 +158,11 @@ class Service:
 
     def _pause(self) -> float:
         """Until something is to be looked after."""
-        if not self._upkeep_due:
-            return TICK_SECONDS
-        soonest = AGAIN_SECONDS if self.upkeep.is_busy() else 0.0
-        return min(TICK_SECONDS, max(soonest, self._upkeep_at - time.monotonic()))
+        now, until = time.monotonic(), self._tick_at
+        if self._upkeep_due:
+            soonest = now + (AGAIN_SECONDS if self.upkeep.is_busy() else 0.0)
+            until = min(until, max(soonest, self._upkeep_at))
+        return max(0.0, until - now)
 
     def _do(self, word: str) -> None:
         if word == "reload":
@@ -172,6 +173,7 @@ class Service:
         if word == "upkeep":
             self._keep_up()
             return
+        self._tick_at = time.monotonic() + TICK_SECONDS
         self._check_config()
         self._check_socket()
         self.hooks.drain()

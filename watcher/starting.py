@@ -125,7 +125,8 @@ def _spawn(context: Context, idle: int | None) -> None:
 def _start_detached(context: Context, command: Sequence[str], told: int) -> subprocess.Popen[bytes]:
     log = log_path(context.home)
     try:
-        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (context.home, log.parent):  # `parents` would leave these open to others
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError as error:
         raise TurnmarkError(

@@ -110,8 +110,11 @@ class Watching:
             if item is not None and holder in item.holders:
                 return item.workspace  # whatever has become of the directory, its own state says so
             root = self.check(path)
+            dropped = root.id in self._dropped
             self._dropped.discard(root.id)
             self._hold(root, holder)
+            if dropped and root.path in self.listed.rules:
+                self._hold(root, CONFIG)  # once more, as when the service would begin
             self._settle()
             return self.items[root.id].workspace
 

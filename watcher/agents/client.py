@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import marshal
 import os
-import py_compile
 import shlex
+import struct
 import sys
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
+from types import CodeType
 
 from ..address import candidates, socket_in
 from ..context import Context
@@ -42,10 +45,36 @@ def files(context: Context) -> dict[Path, str]:
 
 def install(context: Context) -> None:
     for path, text in files(context).items():
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            mode = 0o600 if path == module_path(context) else 0o700
-            write(path, text.encode("utf-8", "surrogateescape"), mode)
-    py_compile.compile(str(module_path(context)), doraise=True)
+        data = text.encode("utf-8", "surrogateescape")
+        if not path.is_file() or path.read_bytes() != data:
+            write(path, data, 0o600 if path == module_path(context) else 0o700)
+    if not is_compiled(context):
+        head, code = compiled(context)
+        write(compiled_path(context), head + marshal.dumps(code), 0o600)
+
+
+def compiled_path(context: Context) -> Path:
+    """Where Python looks for it; the hook itself never writes there, so that it is whole or not
+    there at all."""
+    return context.home / "bin" / "__pycache__" / f"{MODULE}.{sys.implementation.cache_tag}.pyc"
+
+
+def compiled(context: Context) -> tuple[bytes, CodeType]:
+    """As Python keeps a module: believed by it as long as the source has this time and size."""
+    path = module_path(context)
+    info, text = path.stat(), path.read_bytes()
+    head = MAGIC_NUMBER + struct.pack("<III", 0, int(info.st_mtime) & 0xFFFFFFFF, len(text))
+    return head, compile(text, str(path), "exec", dont_inherit=True)
+
+
+def is_compiled(context: Context) -> bool:
+    """Whether what is kept compiled is what the source says."""
+    try:
+        head, code = compiled(context)
+        kept = compiled_path(context).read_bytes()
+        return kept.startswith(head) and bool(marshal.loads(kept[len(head) :]) == code)
+    except (OSError, SyntaxError, EOFError, ValueError, TypeError):
+        return False
 
 
 def source() -> str:
@@ -96,9 +125,13 @@ def hook_text(context: Context) -> str:
 import sys
 
 sys.path.insert(0, {f"{home}/bin"!a})
+sys.dont_write_bytecode = True
 try:
-    from {MODULE} import main
-
+    try:
+        from {MODULE} import main
+    except Exception:  # what is kept compiled may be damaged
+        with open({f"{home}/bin/{MODULE}.py"!a}, "rb") as source:
+            exec(source.read())
     main(
 {lines}
     )
@@ -139,12 +172,17 @@ def is_whole(path: Path) -> str:
     """What is wrong with an installed client; empty if nothing is."""
     if not path.is_file():
         return "is missing"
-    if path.name == f"{MODULE}.py":
+    if path.suffix == ".py":
         return ""
     if not os.access(path, os.X_OK):
         return "cannot be executed"
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    named = shlex.split(lines[1] if lines[0] == "#!/bin/sh" else lines[0][2:])
+    first, _, rest = path.read_text(encoding="utf-8", errors="replace").partition("\n")
+    if first == "#!/bin/sh" and rest.startswith("'''exec"):
+        first = rest.partition("\n")[0]
+    try:
+        named = shlex.split(first.removeprefix("#!"))
+    except ValueError:
+        named = []
     program = next((word for word in named if word.startswith("/")), "")
     if not os.access(program, os.X_OK):
         return f"needs {program or 'an interpreter'}, which is not there"

@@ -214,7 +214,7 @@ def _claude(agent: Agent, place: Place) -> list[Wish]:
     if place.project is not None:
         return [_groups(agent, place, place.project / ".claude/settings.local.json")]
     folder = place.folder(agent)
-    head = f"---\ndescription: {ABOUT}\nargument-hint: '[diff N | N [FILE]]'\n"
+    head = f"---\ndescription: '{ABOUT}'\nargument-hint: '[diff N | N [FILE]]'\n"
     allowed = f"allowed-tools: Bash({place.rollback}:*)\n---\n"
     text = f"{head}{allowed}\n!`{place.rollback} $ARGUMENTS`\n\n{SHOW}"
     return [
@@ -279,7 +279,7 @@ def _cursor(agent: Agent, place: Place) -> list[Wish]:
 def _opencode(agent: Agent, place: Place) -> list[Wish]:
     folder = place.folder(agent)
     text = plugin_text(place.context)
-    command = f"---\ndescription: {ABOUT}\n---\n\n!`{place.rollback} $ARGUMENTS`\n\n{SHOW}"
+    command = f"---\ndescription: '{ABOUT}'\n---\n\n!`{place.rollback} $ARGUMENTS`\n\n{SHOW}"
     return [
         Own(folder / "plugins/turnmark.js", text),
         Own(folder / "commands/rollback.md", command, 0o644, needed=False),
