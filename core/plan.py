@@ -116,6 +116,19 @@ class State:
         return Node("dir", None, self.about.mode(path, TREE))
 
 
+def gone_unheld(now: State, then: State, tops: tuple[RelPath, ...] = ()) -> list[Left]:
+    """What was there and left out by the rules, and is there no more: nothing can bring it back."""
+    return [
+        Left(path, reason)
+        for path, reason in sorted(then.about.gaps.items())
+        if reason in MERELY_LEFT_OUT
+        and _asked(path, tops)
+        and _gap_at(now.about, path) is None
+        and path not in now.about.empty
+        and entry_at(now.read_tree, now.files, path) is None
+    ]
+
+
 Wanted = dict[RelPath, tuple[Node | None, Node | None]]
 """Paths as they are and as they shall be."""
 

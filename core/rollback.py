@@ -21,7 +21,7 @@ from .errors import BadInput, Damaged
 from .gitcontext import from_json, git_context, moved
 from .history import History, MarkSpec, read_snapshot
 from .model import Maker, Mark, Oid, RelPath, Snapshot, show_path
-from .plan import MINE, UNATTRIBUTED, Left, Plan, State, Step, make_plan
+from .plan import MINE, UNATTRIBUTED, Left, Plan, State, Step, gone_unheld, make_plan
 from .recorder import Recorder
 from .staged import Work, clear_staging, journal_file, staged, take_back
 from .states import seen_state, stored_state
@@ -79,6 +79,8 @@ class Result:
     unattributed: tuple[RelPath, ...] = ()
     """And those of which nobody can tell any more who made them."""
     warnings: tuple[str, ...] = ()
+    gone: tuple[Left, ...] = ()
+    """What the point did not hold, by the rules, and is not there any more."""
 
 
 def preview(recorder: Recorder, request: Request) -> Result:
@@ -135,6 +137,7 @@ def _plan(recorder: Recorder, request: Request, now: State, then: State) -> Resu
         mine=tuple(path for path in touched if others[path] == PERSON),
         unattributed=tuple(path for path in touched if others[path] != PERSON),
         warnings=tuple(_git_moved(recorder, request)) if plan.steps else (),
+        gone=tuple(gone_unheld(now, then, request.paths)),
     )
 
 

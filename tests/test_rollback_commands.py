@@ -56,6 +56,34 @@ def test_programs_are_told_what_became_of_each_path(turnmark, work, said):
     assert len(done["undo"]) == 40
 
 
+def test_what_no_point_held_and_is_gone_is_said(turnmark, work, said):
+    """Found by a new user: an agent had deleted what the rules leave out, and nothing said so."""
+    build(
+        work,
+        {"src/build/core.py": "x", "src/main.py": "y", "env/prod.sh": "z"},
+    )
+    turnmark("snapshot")
+    shutil.rmtree(work / "src")
+    shutil.rmtree(work / "env")
+    lost = [{"path": "env", "reason": "excluded"}, {"path": "src/build", "reason": "excluded"}]
+    planned, _ = said("rollback", "--dry-run")
+    assert planned["gone"] == lost
+    assert planned["created"] == ["src", "src/main.py"]
+    shown = turnmark("rollback", "--yes").out
+    assert shown.splitlines()[-3:] == [
+        "Gone, and not held by that point, 2 paths:",
+        "  env  (excluded)",
+        "  src/build  (excluded)",
+    ]
+    first = json.loads(turnmark("list", "--json").out)["points"][-1]["id"]
+    again = turnmark("rollback", first, "--yes").out
+    assert again.startswith("Nothing to do: all that it held is as it was then.")
+    assert "src/build  (excluded)" in again
+    build(work, {"env/prod.sh": "made again"})
+    assert said("rollback", first, "--yes", "src/main.py")[0]["gone"] == []
+    assert said("rollback", first, "--dry-run")[0]["gone"] == lost[1:]
+
+
 def test_a_dry_run_says_the_same_and_changes_nothing(turnmark, work, said):
     build(work, {"a": "1", "b/c": "2"})
     turnmark("snapshot")

@@ -26,6 +26,7 @@ from .words import capped, columns, count, named, octal, one_line, path_line
 
 DONE, FAILED, EXCEPTIONS = 0, 1, 3
 LABEL_ROOM = 60
+GONE = "Gone, and not held by that point"
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ def preview_lines(result: Result, how: How) -> Iterator[str]:
     yield from _group_lines(result, how.full)
     yield from _left_lines("Stays as it is", result.kept, how.full)
     yield from _left_lines("Marks conflicts in", result.marked, how.full)
+    yield from _left_lines(GONE, result.gone, how.full)
     yield from _turn_lines(result, how.full)
     yield from _own_lines(result, how)
     for warning in result.warnings:
@@ -233,13 +235,15 @@ def _mode_line(step: Step, full: bool) -> str:
 
 
 def _nothing_lines(result: Result, how: How) -> Iterator[str]:
-    if not result.kept:
+    if result.kept:
+        yield "Nothing can be put back: what differs stays."
+        yield from _left_lines("Stays as it is", result.kept, how.full)
+    else:
         of_turns = how.words[0] == "revert"
-        same = "nothing of it is left" if of_turns else "everything is as it was then"
+        then = "all that it held is" if result.gone else "everything is"
+        same = "nothing of it is left" if of_turns else f"{then} as it was then"
         yield f"Nothing to do: {same}."
-        return
-    yield "Nothing can be put back: what differs stays."
-    yield from _left_lines("Stays as it is", result.kept, how.full)
+    yield from _left_lines(GONE, result.gone, how.full)
 
 
 def _left_lines(title: str, left: tuple[Left, ...], full: bool) -> Iterator[str]:
@@ -287,6 +291,7 @@ def result_lines(result: Result, how: How) -> list[str]:
     lines += _left_lines("Conflicts are marked in", result.marked, how.full)
     lines += _left_lines("Stays as it is", result.kept, how.full)
     lines += _left_lines("In conflict", result.conflicts, how.full)
+    lines += _left_lines(GONE, result.gone, how.full)
     return lines
 
 
