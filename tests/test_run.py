@@ -121,6 +121,22 @@ def test_the_run_is_one_turn_where_the_agent_tells_of_none(live, work):
     assert (work / "a").read_text() == "1\n"
 
 
+@pytest.mark.parametrize("after", ["", "; mkdir work; echo new > work/b"])
+def test_an_agent_that_takes_the_directory_away_is_told_of(live, work, after):
+    """Found by a new user: it said that no files had changed."""
+    was = (work / "a").read_text()
+    code, _, err = live.run("run", "--", "sh", "-c", f"cd ..; rm -rf work{after}", cwd=work)
+    assert code == 0
+    assert "no files changed" not in err
+    assert f"turnmark: {work} is paused: " in err
+    cure = err.splitlines()[-1].partition("there: ")[2]
+    assert cure == ("" if after else f"mkdir -p {work}; ") + f"turnmark rollback @ --dir {work}"
+    work.mkdir(exist_ok=True)
+    assert live.run("rollback", "@", "--dir", str(work), "--yes", cwd=live.base)[0] == 0
+    assert [path.name for path in work.iterdir()] == ["a"]
+    assert (work / "a").read_text() == was
+
+
 def test_the_agents_own_turns_take_the_place_of_the_run(live, work):
     script = "; ".join(
         f"$TM turn begin --session mine --prompt p{n}; echo {n} > f{n}; $TM turn end --session mine"

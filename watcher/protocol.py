@@ -48,7 +48,7 @@ many seconds it may take (default 600), after which it is not done at all (kind 
     session.open {dirs, session, agent, pid} watches the dirs as long as the session lasts:
                                              {"workspaces":[...],"errors":[...]}
     session.pid {session, pid}               one more process that keeps the session open
-    session.close {session, status}          {"known":bool,"turns":N,"files":N}
+    session.close {session, status}          {"known":bool,"turns":N,"files":N,"errors":[...]}
     hook {agent, event, payload, env, cwd, pid, time_ns, wait_ms}    from watcher/hook.py: an event
                                              of an agent, its payload in base64; {"out":what the
                                              hook is to print, in base64}

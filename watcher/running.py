@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -239,7 +239,8 @@ def _end(context: Context, one: Run, code: int) -> None:
     try:
         done = _close(context, one, status)
         if done is not None:
-            note(context, _closing_line(context, one, done["turns"], done["files"]))
+            for line in _closing_lines(context, one, done):
+                note(context, line)
             return
         told = tell(
             context, one.dirs, "turn.end", {"session": one.session, "status": status}, create=False
@@ -268,6 +269,18 @@ def _close(context: Context, one: Run, status: str) -> dict[str, Any] | None:
     except Unavailable:
         return None
     return done if done["known"] else None
+
+
+def _closing_lines(context: Context, one: Run, done: Mapping[str, Any]) -> Iterator[str]:
+    """How many files changed is not known of a directory that could not be looked at any more."""
+    unseen = done.get("errors") or []
+    for error in unseen:
+        yield f"turnmark: {error['error']}"
+        where = shlex.quote(error["dir"])
+        make = "" if os.path.isdir(error["dir"]) else f"mkdir -p {where}; "
+        yield f"  to bring back what was there: {make}turnmark rollback @ --dir {where}"
+    if done["files"] or not unseen:
+        yield _closing_line(context, one, done["turns"], done["files"])
 
 
 def _closing_line(context: Context, one: Run, turns: int, files: int) -> str:

@@ -149,12 +149,12 @@ class Sessions:
             for part in parts:
                 del self.all[part.id]
         if session is None:
-            return {"known": False, "turns": 0, "files": 0}
+            return {"known": False, "turns": 0, "files": 0, "errors": []}
         for part in parts:
             self._finish(part, "unknown")
-        self._finish(session, status)
+        errors = self._finish(session, status)
         files = self._files_changed(session)
-        return {"known": True, "turns": session.turns or 1, "files": files}
+        return {"known": True, "turns": session.turns or 1, "files": files, "errors": errors}
 
     # From within
 
@@ -284,7 +284,8 @@ class Sessions:
             first = Oid(bytes.fromhex(mark["id"]))
             session.before.setdefault(mark["workspace"], first)
 
-    def _finish(self, session: Session, status: Status) -> None:
+    def _finish(self, session: Session, status: Status) -> list[dict[str, str]]:
+        """What kept the end of its turn from being seen."""
         found, errors = self._workspaces(None, session.roots, watch=False)
         if session.open:
             params = {"session": session.id, "status": status}
@@ -292,6 +293,7 @@ class Sessions:
         for error in errors:
             log.warning("%s: the turn of %s: %s", error["dir"], session.id, error["error"])
         self.watching.release(_holder(session.id))
+        return errors
 
     def _files_changed(self, session: Session) -> int:
         with briefly_open(self.watching.context) as store:
