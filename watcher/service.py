@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from core.errors import ConfigError, TurnmarkError
@@ -184,6 +184,8 @@ class Service:
 
     def _stop(self) -> bool:
         log.info("stopping")
+        with suppress(OSError):  # a hook that comes now may start another one at once
+            os.unlink(self.context.home / "spool" / ".starting")
         self.notifier.say(STOPPING="1")
         self.server.stop()
         done = self.watching.stop(STOP_SECONDS)

@@ -61,7 +61,7 @@ def _init(context: Context, chosen: list[Agent], place: Place, dry_run: bool) ->
             carry_out(agent, changes, place, ledger)
         troubled = troubled or any(one.needed for one in troubles)
         rows.append(row(agent, changes, troubles))
-        lines += said(agent, changes, troubles, dry_run=dry_run)
+        lines += said(agent, changes, troubles, dry_run=dry_run, advice=not dry_run)
     if not chosen:
         lines = ["No agent is found here. `turnmark init AGENT` prepares one that will be."]
     answer(context, {"agents": rows, "dry_run": dry_run}, "\n".join(lines))
@@ -82,11 +82,17 @@ def row(agent: Agent, changes: list[Change], troubles: list[Trouble]) -> dict[st
 
 
 def said(
-    agent: Agent, changes: list[Change], troubles: list[Trouble], *, dry_run: bool
+    agent: Agent,
+    changes: list[Change],
+    troubles: list[Trouble],
+    *,
+    dry_run: bool,
+    advice: bool = False,
 ) -> list[str]:
     lines = [f"{agent.title}:"]
     for change in changes:
-        word = "is as it should be" if change.idle else "would change" if dry_run else "written"
+        done = "written" if change.after is not None else "removed"
+        word = "is as it should be" if change.idle else "would change" if dry_run else done
         lines.append(f"  {change.path}  {word}")
         if dry_run and not change.idle:
             lines += change.diff().splitlines()
@@ -94,7 +100,7 @@ def said(
         lines.append(f"  {one.path}  left alone: it {one.reason}")
         if one.needed and one.snippet:
             lines += ["  What belongs into it:", one.snippet.rstrip("\n")]
-    if agent.name in AFTERWARDS and not dry_run:
+    if advice and agent.name in AFTERWARDS:
         lines.append(f"  {AFTERWARDS[agent.name]}")
     return lines
 
