@@ -30,6 +30,7 @@ TYPES: dict[Kind, int] = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 KINDS: dict[int, Kind] = {number: kind for kind, number in TYPES.items()}
 OFS_DELTA, REF_DELTA = 6, 7
 SLACK = 64
+"""So much longer than its content a compressed object seldom is."""
 _NUMBER = struct.Struct(">I").unpack_from
 BATCH_BYTES = 1 << 18
 BATCHES_AHEAD = 6

@@ -18,6 +18,7 @@ STORE = ""
 RUNTIME = ""
 START: list[str] = []
 KINDS: dict[str, str] = {}
+FOUND = ("HOME", "STORE", "RUNTIME", "START", "KINDS")
 
 SECONDS = {"turn-begin": 10.0, "turn-end": 5.0, "session-begin": 1.0, "session-end": 0.8}
 OTHER_SECONDS = 0.5
@@ -42,10 +43,10 @@ ENV = (
 SHELLS = b"sh bash dash zsh fish ksh mksh ash busybox env timeout nice".split()
 
 
-def main(**facts: object) -> None:
-    """The facts, by their names above, are what `turnmark init` found."""
+def main(**found: object) -> None:
+    """With what `turnmark init` found, by the names above."""
     try:
-        globals().update(facts)
+        globals().update((name, found[name]) for name in FOUND if name in found)
         run(sys.argv[1:])
     except BaseException:  # noqa: BLE001 - an agent takes most exit codes for a veto
         posix._exit(0)

@@ -11,6 +11,9 @@ from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import CodeType
 
+from core.errors import BadInput
+from core.model import show_path
+
 from ..address import candidates, socket_in
 from ..context import Context
 from ..starting import own_command
@@ -44,6 +47,7 @@ def files(context: Context) -> dict[Path, str]:
 
 
 def install(context: Context) -> None:
+    _refuse_unnameable(context)
     for path, text in files(context).items():
         data = text.encode("utf-8", "surrogateescape")
         if not path.is_file() or path.read_bytes() != data:
@@ -51,6 +55,17 @@ def install(context: Context) -> None:
     if not is_compiled(context):
         head, code = compiled(context)
         write(compiled_path(context), head + marshal.dumps(code), 0o600)
+
+
+def _refuse_unnameable(context: Context) -> None:
+    """Agents' settings are UTF-8, and could not say where the hook is."""
+    try:
+        str(context.home).encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(
+            f"{show_path(os.fsencode(context.home))} is not UTF-8: no settings can name it.",
+            "Name another home with --home.",
+        ) from error
 
 
 def compiled_path(context: Context) -> Path:
