@@ -258,6 +258,15 @@ class DirRules:
             self._children[name] = kept
         return kept
 
+    def drop(self, path: RelPath) -> None:
+        """Lets go of what is kept for a directory below, and for all in it."""
+        *above, name = path.split(b"/")
+        rules: DirRules | None = self
+        for part in above:
+            rules = rules._children.get(part) if rules is not None else None
+        if rules is not None:
+            rules._children.pop(name, None)
+
     def verdict(self, name: bytes, is_dir: bool) -> Verdict:
         force = self._force or self._compile()
         return "capture" if force.clears(name) else self._judge(force, name, is_dir)

@@ -184,15 +184,25 @@ class WorkTree:
             self.gaps += (new.gaps if new else 0) - (old.gaps if old else 0)
         notes = self.notes()
         for path, new in changes.items():
-            self._dirs[path] = new
             notes.pop(path, None)
-            if new is not None and new.note:
+            if new is None:
+                self._drop(path)
+                continue
+            self._dirs[path] = new
+            if new.note:
                 notes[path] = new.note
         state = (base, usual, generation, identity)
         self._moved |= state != (self.base, self.usual, self.generation, self.identity)
         self.base, self.usual, self.generation, self.identity = state
         self.trusted = True
         self._unsaved.update(changes)
+
+    def _drop(self, path: RelPath) -> None:
+        """Leaves nothing behind of a directory that is gone: names that never come back are many
+        where programs make directories for a moment."""
+        self._dirs.pop(path, None)
+        if self.rules is not None:
+            self.rules.drop(path)
 
     def is_unsaved(self) -> bool:
         return self._db is not None and bool(self._unsaved or self._moved)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 NAMES = ("a", "b", "c", "d", "e", "f", "node_modules", "target", ".git", "kept")
+UNWATCHED = frozenset(("node_modules", "target", ".git"))
 EXCHANGE, AT_CWD = 2, -100
 
 
@@ -123,7 +124,10 @@ class Churn:
             inner = os.path.join(top, *names)
             os.makedirs(inner, exist_ok=True)
             self.put(os.path.join(inner, f"f{number}.txt"))
-        os.rename(top, self.inner_dir())
+        try:
+            os.rename(top, self.inner_dir())
+        except OSError:  # in an hour these would be a million files
+            shutil.rmtree(top)
 
     def make_anew(self) -> None:
         path = self.inner_dir()
@@ -135,7 +139,10 @@ class Churn:
         os.symlink(self.random.choice(("f0.txt", "../a", "/nowhere")), self.file())
 
     def link_hard(self) -> None:
-        os.link(self.file(), self.file())
+        """Where both names are watched: of writes through one that is not, no event tells."""
+        old, new = self.file(), self.file()
+        if UNWATCHED.isdisjoint(os.path.relpath(f"{old}/{new}", self.root).split("/")):
+            os.link(old, new)
 
     def chmod(self) -> None:
         os.chmod(self.file(), self.random.choice((0o600, 0o644, 0o755)))

@@ -788,6 +788,22 @@ def test_a_store_that_was_put_back_is_noticed(bench: Bench) -> None:
     exact(bench, bench.recorder.take([RelPath(b"b")]))
 
 
+def test_nothing_is_remembered_of_directories_that_are_gone(bench: Bench) -> None:
+    """Found by an hour's soak: memory grew with every name that there ever was."""
+    build(bench.path, {"a": "1"})
+    for number in range(3):
+        build(bench.path, {f"d/{number}/{n}/f": "x" for n in range(20)})
+        bench.recorder.take([RelPath(b"d")])
+        shutil.rmtree(bench.path / "d")
+        exact(bench, bench.recorder.take([RelPath(b"d")]))
+    tree = bench.recorder.tree
+    assert tree._dirs.keys() == {b""}
+    assert tree.rules is not None
+    assert not tree.rules._children
+    bench.reopen()
+    exact(bench, bench.recorder.take())
+
+
 def test_records_whose_snapshots_are_gone_do_not_stand_for_objects(bench: Bench) -> None:
     build(bench.path, TREE_WITH_NOTES)
     bench.point()
