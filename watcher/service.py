@@ -120,8 +120,8 @@ class Service:
         self.upkeep = Upkeep(context)
         self._told: dict[str, Root] = {}
         self._upkeep_due = False
-        self._upkeep_began = time.monotonic()
-        self._upkeep_at = self._upkeep_began + UPKEEP_SECONDS
+        self._upkeep_began = time.monotonic() - PACE_SECONDS  # the first turn's end need not wait
+        self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
         self._globs_at = self._tick_at = 0.0
         self._needed = time.monotonic()
 
