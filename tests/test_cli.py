@@ -296,12 +296,19 @@ def test_bytes_and_text_are_put_in_order():
     assert done.stdout == b"a\xffb"
 
 
-def test_a_full_disk_is_no_success():
+@pytest.mark.parametrize("buffering", ["", "1"])
+@pytest.mark.parametrize("line", ["config show", "--help"])
+def test_a_full_disk_is_no_success(line, buffering):
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "watcher", "config", "show"]
-        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False)
-    assert done.returncode == 1
-    assert b"error: No space left on device" in done.stderr
+        done = subprocess.run(
+            [sys.executable, "-m", "watcher", *line.split()],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": buffering},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"error: No space left on device\n")
 
 
 def test_the_current_directory_may_be_gone(tmp_path):

@@ -17,7 +17,7 @@ from core.errors import BadInput, Busy, ConfigError, NoStore, TurnmarkError
 
 from . import __version__
 from .context import Context, Unavailable, context_from
-from .output import fail, forget_stdout, reader_is_gone
+from .output import drop_unwritten, fail, forget_stdout, reader_is_gone
 
 OK, FAILED, EXCEPTIONS, USAGE, INTERRUPTED = 0, 1, 3, 64, 130
 EXIT_CODES: dict[type[TurnmarkError], int] = {
@@ -219,6 +219,7 @@ def _report_system(error: OSError, context: Context) -> int:
         # Only click's own printing comes here, of help for example.
         forget_stdout()
         return FAILED
+    drop_unwritten()
     place = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
     fail(f"{error.strerror}{place}", as_json=context.json)
     return FAILED

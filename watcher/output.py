@@ -83,6 +83,15 @@ def forget_stdout() -> None:
     os.close(nowhere)
 
 
+def drop_unwritten() -> None:
+    """Forgets what stdout did not take: it would fail once more at the interpreter's exit."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        forget_stdout()
+
+
 def reader_is_gone() -> bool:
     """Whether stdout is a pipe that nobody can read from any more."""
     poll = select.poll()
