@@ -1,4 +1,6 @@
-"""Makes few packs of many by copying their entries as they are, and keeps what goes with that tidy.
+"""Makes few packs of many by copying their entries, and keeps what goes with that tidy.
+
+Entries are copied as they are; only a tree that was stored in haste is compressed by now.
 
 Knows packs, references and the linear views; not which objects deserve to live (`sweep`).
 
@@ -23,6 +25,7 @@ from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .deflate import is_stored
 from .disk import Disk
 from .errors import Damaged
 from .history import History, workspaces
@@ -33,11 +36,13 @@ from .packs import (
     KINDS,
     OFS_DELTA,
     REF_DELTA,
+    TREE_TYPE,
     Pack,
     PackWriter,
     encode_distance,
     parse_distance,
     parse_entry_header,
+    recompressed,
 )
 from .refs import TOP
 from .store import PACK_OBJECTS, Store, Writer
@@ -248,12 +253,14 @@ def _copy_with_base(out: PackWriter, source: Source, oid: Oid) -> None:
             waiting.append(entry.base)
             continue
         if oid not in out:
-            out.copy(oid, _rebased(out, entry))
+            out.copy(oid, _rebased(out, oid, entry))
         waiting.pop()
 
 
-def _rebased(out: PackWriter, entry: RawEntry) -> tuple[bytes, ...]:
+def _rebased(out: PackWriter, oid: Oid, entry: RawEntry) -> tuple[bytes, ...]:
     """The entry's bytes; the distance to its base is another one in the new pack."""
+    if entry.number == TREE_TYPE and is_stored(entry.data[entry.body :]):
+        return (recompressed(oid, entry.data[: entry.body], entry.data[entry.body :]),)
     if entry.number != OFS_DELTA or entry.base is None:
         return (entry.data,)
     distance = encode_distance(out.size - out.entries[entry.base].offset)

@@ -21,7 +21,7 @@ from typing import Any
 Name = bytes | str
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 CHUNK = 1 << 20
-LOCK_STEP = 0.005
+LOCK_FIRST, LOCK_STEP = 0.0003, 0.005
 SYNCERS = 4
 NO_ATIME = getattr(os, "O_NOATIME", 0)
 UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
@@ -192,15 +192,14 @@ class Disk:
         """All that is left to read; with a limit, at most one byte more than it."""
         parts: list[bytes] = []
         left = CHUNK if limit is None else limit + 1
-        while left > 0 and (part := self.read(fd, min(left, CHUNK))):
+        while left > 0 and (part := self.read(fd, left)):
             parts.append(part)
             if limit is None:
                 continue
-            ended = len(part) < left <= CHUNK
             left -= len(part)
-            if ended and left == 1:  # all that was expected, and a read that came short of more
+            if left == 1:  # all that was expected, and a read that came short of more
                 break
-        return b"".join(parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def open_quietly(self, name: Name, flags: int, at: int | None = None) -> int:
         """Leaves the access time alone, which only the owner of a file may ask for."""
@@ -281,14 +280,15 @@ class Disk:
     def lock(self, fd: int, *, exclusive: bool, wait: float) -> bool:
         """Takes a lock that the kernel gives back when its holder dies; False after the wait."""
         operation = (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB
-        deadline = time.monotonic() + wait
+        deadline, step = time.monotonic() + wait, LOCK_FIRST
         while True:
             try:
                 self.flock(fd, operation)
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     return False
-                time.sleep(LOCK_STEP)
+                time.sleep(step)
+                step = min(2 * step, LOCK_STEP)
             else:
                 return True
 

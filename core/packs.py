@@ -14,28 +14,30 @@ import time
 import zlib
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from .deflate import FAST, deflate
+from .deflate import FAST, deflate, deflate_halves, store
 from .disk import CHUNK, Disk
 from .errors import Damaged
 from .model import Oid
 from .objects import Kind, hash_object
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor
 
 TYPES: dict[Kind, int] = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 KINDS: dict[int, Kind] = {number: kind for kind, number in TYPES.items()}
+TREE_TYPE = TYPES["tree"]
 OFS_DELTA, REF_DELTA = 6, 7
 SLACK = 64
 """So much longer than its content a compressed object seldom is."""
 _NUMBER = struct.Struct(">I").unpack_from
 BATCH_BYTES = 1 << 18
 BATCHES_AHEAD = 6
-WORKERS = 1 if FAST else 2
-"""isal is so fast that a second thread costs more in fights for the GIL than it brings (12 %)."""
+LARGE_BYTES = 1 << 21
+"""An object above it is worth two threads of its own: it is what an agent would wait for."""
+WORKERS = 2
 BEHIND_ABOVE = 0 if not FAST else 1 << 15
 """Mean size of the objects of a batch that are worth handing to a thread: with isal small ones are
 done before the fight for the GIL is (1,000 changed files: 140 ms of CPU here, 200 ms there)."""
@@ -189,7 +191,7 @@ class PackWriter:
         self._buffered = 0
         self._batch: list[tuple[Kind, Oid, bytes]] = []
         self._batch_bytes = 0
-        self._ahead: deque[Future[list[Packed]]] = deque()
+        self._ahead: deque[Callable[[], list[Packed]]] = deque()
         self._pool: ThreadPoolExecutor | None = None
         self._pending: set[Oid] = set()
         self._adding = threading.Lock()
@@ -206,6 +208,12 @@ class PackWriter:
             if oid in self:
                 return
             self._pending.add(oid)
+            if len(data) >= LARGE_BYTES:
+                self._compress_large(kind, oid, data)
+                return
+            if len(data) >= BATCH_BYTES:
+                self._compress_behind([(kind, oid, data)])
+                return
             self._batch.append((kind, oid, data))
             self._batch_bytes += len(data)
             if self._batch_bytes >= BATCH_BYTES:
@@ -253,21 +261,32 @@ class PackWriter:
         else:
             self._compress_behind(batch)
 
-    def _compress_behind(self, batch: list[tuple[Kind, Oid, bytes]]) -> None:
-        from concurrent.futures import ThreadPoolExecutor
+    def _compress_large(self, kind: Kind, oid: Oid, data: bytes) -> None:
+        head, halves = entry_header(TYPES[kind], len(data)), deflate_halves(data, self._workers())
+        self._later(lambda: [_packed(oid, head + halves())])
 
-        self._pool = self._pool or ThreadPoolExecutor(
-            WORKERS, thread_name_prefix="turnmark-deflate"
-        )
-        self._ahead.append(self._pool.submit(_compress_all, batch))
+    def _compress_behind(self, batch: list[tuple[Kind, Oid, bytes]]) -> None:
+        self._later(self._workers().submit(_compress_all, batch).result)
+
+    def _workers(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="turnmark-deflate")
+        return self._pool
+
+    def _later(self, result: Callable[[], list[Packed]]) -> None:
+        self._ahead.append(result)
         while len(self._ahead) > BATCHES_AHEAD:
-            self._write_entries(self._ahead.popleft().result())
+            self._write_entries(self._ahead.popleft()())
 
     def _settle(self) -> None:
-        while self._ahead:
-            self._write_entries(self._ahead.popleft().result())
-        self._write_entries(_compress_all(self._batch))
+        alone = not self.entries and not self._ahead
+        rest = _compress_all(self._batch, quick=alone)
         self._batch, self._batch_bytes = [], 0
+        while self._ahead:
+            self._write_entries(self._ahead.popleft()())
+        self._write_entries(rest)
 
     def _write_entries(self, entries: list[Packed]) -> None:
         for oid, crc, data in entries:
@@ -315,12 +334,31 @@ class PackWriter:
             self._fd = -1
 
 
-def _compress_all(batch: list[tuple[Kind, Oid, bytes]]) -> list[Packed]:
-    out: list[Packed] = []
-    for kind, oid, data in batch:
-        packed = entry_header(TYPES[kind], len(data)) + deflate(data)
-        out.append((oid, zlib.crc32(packed), packed))
-    return out
+def _compress_all(batch: list[tuple[Kind, Oid, bytes]], *, quick: bool = False) -> list[Packed]:
+    """Quickly: trees, of which little else than ids would be left, wait for a consolidation."""
+    return [
+        _packed(
+            oid,
+            entry_header(TYPES[kind], len(data))
+            + (store(data) if quick and kind == "tree" else deflate(data)),
+        )
+        for kind, oid, data in batch
+    ]
+
+
+def recompressed(oid: Oid, header: bytes, stream: bytes) -> bytes:
+    """The entry of a tree that was stored in haste, as small as it can be."""
+    try:
+        data = zlib.decompress(stream)
+    except zlib.error as error:
+        raise Damaged(f"A pack cannot give {oid.hex()}: {error}.", HINT) from error
+    if hash_object("tree", data) != oid:
+        raise Damaged(f"A pack holds other bytes for {oid.hex()}.", HINT)
+    return header + deflate(data)
+
+
+def _packed(oid: Oid, entry: bytes) -> Packed:
+    return oid, zlib.crc32(entry), entry
 
 
 def _digest_of(disk: Disk, fd: int, size: int) -> bytes:

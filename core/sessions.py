@@ -200,10 +200,10 @@ class Sessions:
             own = {ALONE: True} if known is None else _mapping(known.get(OWN))
             if if_open:
                 notes = _missing(own, notes) if own.get("open") is True else []
-            state = known
+            state, own = known, deepcopy(own)
             for note in notes:
                 state = state or {**_begun(note), "created": self._time(note)}
-                own = _noted(own, session, note, self._time(note))
+                _note(own, session, note, self._time(note))
             if state is None or own == state.get(OWN):
                 return state
             return self._save(name, state, known, own=own)
@@ -518,8 +518,7 @@ def _begun(note: TurnNote) -> State:
     return {**said, **deepcopy(_UNSAID), "state": {"working_directory": _plain(note.root)}}
 
 
-def _noted(known: object, session: str, note: TurnNote, now: str) -> State:
-    own: State = deepcopy(known) if isinstance(known, dict) else {}
+def _note(own: State, session: str, note: TurnNote, now: str) -> None:
     own["session"] = _plain(session)
     for key, value in (("agent", note.agent), ("pid", note.pid)):
         if value is not None:
@@ -534,7 +533,6 @@ def _noted(known: object, session: str, note: TurnNote, now: str) -> State:
         "seq": note.seq,
         "time": now,
     }
-    return own
 
 
 def _turns(turns: list[State], note: TurnNote, now: str) -> list[State]:

@@ -12,7 +12,7 @@ import stat
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ SMALL_PACK = 5_000
 ASKED_MANY = 500
 WAIT = 5.0
 LOOKS = 10
+OUT_OF_USE = 128
 GATE = 0.05
 """Longer than a writer usually takes; so long new ones may be kept waiting by the gate."""
 BREATH = 0.02
@@ -79,6 +80,8 @@ class Store:
         self._large: list[Pack] = []
         self._likely: Pack | None = None
         self._small: set[Oid] = set()
+        self._out_of_use: list[Callable[[], object]] = []
+        """What frees packs and ids that are gone: it may take as long as a snapshot."""
         self._packs_stamp: tuple[int, int] = (0, 0)
 
     # Opening
@@ -291,7 +294,9 @@ class Store:
         whole = {n[:-4] for n in names if n.endswith(".idx") and n[:-4] + ".pack" in names}
         self._likely = None
         for name in self._packs.keys() - whole:
-            self._packs.pop(name).close()
+            self._out_of_use.append(self._packs.pop(name).close)
+        if len(self._out_of_use) > OUT_OF_USE:
+            self._free()
         self._cruft = {n[:-7] for n in names if n.endswith(".mtimes")}
         self.broken = {}
         for name in whole - self._packs.keys():
@@ -302,6 +307,7 @@ class Store:
         """Keeps the ids of all small packs in one set: to ask each pack costs a microsecond."""
         lasting = self._packs.keys() - self._cruft
         if not lasting >= self._gathered:
+            self._out_of_use.append(self._small.clear)
             self._gathered, self._large, self._small, self._asked = set(), [], set(), 0
         for pack in (self._packs[name] for name in lasting - self._gathered):
             if pack.count > SMALL_PACK:
@@ -343,11 +349,16 @@ class Store:
         return False
 
     def warm_up(self) -> None:
-        """What the first big change would have to wait for, done before anybody waits."""
+        """What the next change would have to wait for, done while nobody waits."""
+        self._free()
         self.packs()
         if self._to_gather:
             self._gather()
         self._gather_more()
+
+    def _free(self) -> None:
+        while self._out_of_use:
+            self._out_of_use.pop()()
 
     def _gather_more(self) -> None:
         """Where many objects are asked for, the ids of middling packs are gathered as well."""

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from core import consolidate as module
+from core import deflate
 from core.consolidate import SIDE_FILES, consolidate, copy_entries, needed, rebuild_views, view_ref
 from core.disk import REAL, Disk
 from core.errors import Busy, Damaged
 from core.history import MarkSpec
 from core.model import Oid
 from core.objects import parse_headers
-from core.packs import OFS_DELTA, REF_DELTA, Pack, PackWriter
+from core.packs import OFS_DELTA, REF_DELTA, Pack, PackWriter, recompressed
 from core.store import Store
 from core.sweep import drop_refs
 from core.verify import verify
@@ -91,6 +92,27 @@ def test_nothing_is_inflated(tmp_path, monkeypatch):
     packs = bench.store.packs()
     path = module.merge(bench.store, packs)
     module.check_pack(REAL, path)
+
+
+def test_trees_stored_in_haste_are_compressed_by_and_by(tmp_path):
+    bench = Bench(tmp_path)
+    build(bench.path, {f"{'x' * 60}{n}": "x" for n in range(30)})
+    bench.point()
+    build(bench.path, {"late": "x"})
+    bench.point()
+    before, held = everything(bench.store), sum(pack.size() for pack in bench.store.packs())
+    consolidate(bench.store)
+    (pack,) = bench.store.packs()
+    assert everything(bench.store).items() >= before.items()
+    assert pack.size() < held * 0.7
+    fsck(bench.store.base)
+
+
+@pytest.mark.parametrize("harm", [b"other bytes", b""])
+def test_a_tree_that_is_not_what_its_name_says_is_not_compressed(harm):
+    stream = deflate.store(b"40000 a\0" + bytes(20))
+    with pytest.raises(Damaged):
+        recompressed(Oid(bytes(20)), b"", deflate.store(harm) if harm else stream[:-1])
 
 
 @pytest.mark.parametrize("by_name", [False, True])

@@ -110,6 +110,17 @@ def test_bytes_that_do_not_shrink_are_kept_and_take_no_more_room(tmp_path: Path)
     assert pack.size() < len(data) * 1.001 + 100
 
 
+@pytest.mark.parametrize("shrinks", [True, False])
+def test_git_reads_an_object_that_two_threads_compressed(tmp_path: Path, shrinks: bool) -> None:
+    data = random.Random(3).randbytes(700_001)
+    data = data.hex().encode() if shrinks else data
+    pack = write(tmp_path, blobs(data, b"small"))
+    assert content(pack) == blobs(data, b"small")
+    assert pack.size() < len(data) * (0.7 if shrinks else 1.001) + 100
+    git("index-pack", "--strict", "-o", "copy.idx", pack.path + ".pack", cwd=tmp_path)
+    assert (tmp_path / "copy.idx").read_bytes() == Path(pack.path + ".idx").read_bytes()
+
+
 def test_many_batches_keep_every_object(tmp_path: Path) -> None:
     objects = blobs(*(b"%d " % n * 20_000 for n in range(60)))
     pack = write(tmp_path, objects)

@@ -21,10 +21,10 @@ from core.sessions import Sessions, TurnNote, note_of, note_of_mark
 
 log = logging.getLogger(__name__)
 
-SETTLE_SECONDS = 0.4
+SETTLE_SECONDS = 1.0
 """The answer and what the agent asks next go first; turns that follow each other closely become
 one write, which costs a few milliseconds of the interpreter."""
-SETTLE_MOST = 5.0
+SETTLE_MOST = 30.0
 STOP_SECONDS = 5.0
 COLLECT_SECONDS = 24 * 3600.0
 RECENT = 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import math
 import os
 import queue
 import resource
@@ -46,6 +47,10 @@ TICK_SECONDS = 2.0
 AGAIN_SECONDS = 0.1
 GLOBS_SECONDS = 10.0
 UPKEEP_SECONDS = 30.0
+UPKEEP_MOST = 60.0
+CALM_SECONDS = 2.0
+"""While a session is open the next turn may follow at once: upkeep waits for a pause, but not for
+longer than UPKEEP_MOST."""
 PACE_SECONDS = 5.0
 """Between two upkeeps that turns' ends call for: each is a process of its own."""
 STOP_SECONDS = 7.0
@@ -122,6 +127,7 @@ class Service:
         self._upkeep_due = False
         self._upkeep_began = time.monotonic() - PACE_SECONDS  # the first turn's end need not wait
         self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
+        self._upkeep_latest = math.inf
         self._globs_at = self._tick_at = 0.0
         self._needed = time.monotonic()
 
@@ -165,6 +171,8 @@ class Service:
         return max(0.0, until - now)
 
     def _do(self, word: str) -> None:
+        if self.upkeep.has_ended():
+            self.watching.freshen()
         if word == "reload":
             self.notifier.say(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
             self.load()
@@ -288,17 +296,27 @@ class Service:
         threading.Thread(target=self.sessions.died, args=(pid,), daemon=True).start()
 
     def notify(self, event: dict[str, object]) -> None:
-        """What a listing shows of a point is counted at once; the rest has time."""
-        self._upkeep_due = True
+        """What a listing shows of a point is counted soon; the rest has time."""
         item = self.watching.items.get(str(event.get("workspace")))
         if item is not None:
             self._told[item.workspace.root.id] = item.workspace.root
         if event["event"] in ("rollback", "revert", "undo", "redo"):
             self.hooks.went_back(str(event.get("workspace")))
-        if event["event"] != "snapshot" and event.get("what") != "begin":
-            self._upkeep_at = self._upkeep_began + PACE_SECONDS
-            self.news.put("tick")
+        self._ask_for_upkeep(event)
         self.server.publish(event)
+
+    def _ask_for_upkeep(self, event: Mapping[str, object]) -> None:
+        now = time.monotonic()
+        if not self._upkeep_due:
+            self._upkeep_due, self._upkeep_latest = True, now + UPKEEP_MOST
+        if event["event"] == "snapshot":
+            return
+        begins = event.get("what") == "begin"
+        soonest = self._upkeep_at if begins else self._upkeep_began + PACE_SECONDS
+        calm = now + CALM_SECONDS if self.sessions.all else now
+        self._upkeep_at = min(self._upkeep_latest, max(calm, soonest))
+        if not begins:
+            self.news.put("tick")
 
     def settled(self) -> dict[str, Any]:
         """What the configuration says, and no parameter."""

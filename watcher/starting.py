@@ -16,6 +16,7 @@ import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from core.disk import REAL
@@ -88,12 +89,18 @@ def own_command() -> list[str]:
     """How to run turnmark again, by absolute paths and without looking at PYTHON* variables."""
     place = str(Path(__file__).resolve().parent.parent)
     start = [sys.executable, "-EP"]
-    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    with suppress(AttributeError, KeyError):
-        installed.add(site.getusersitepackages())
-    if place in {os.path.realpath(path) for path in installed}:
+    if place in _installed():
         return [*start, "-m", "watcher"]
     return [*start, "-c", RUN_FROM, place]
+
+
+@cache
+def _installed() -> set[str]:
+    """Where the interpreter finds packages without being told; it takes milliseconds to ask."""
+    found = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    with suppress(AttributeError, KeyError):
+        found.add(site.getusersitepackages())
+    return {os.path.realpath(path) for path in found}
 
 
 def again(context: Context) -> list[str]:

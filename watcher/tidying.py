@@ -31,6 +31,13 @@ class Upkeep:
             command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
 
+    def has_ended(self) -> bool:
+        """Told once of each."""
+        if self._process is None or self._process.poll() is None:
+            return False
+        self._process = None
+        return True
+
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()

@@ -188,6 +188,10 @@ class Watching:
     def all(self) -> list[Workspace]:
         return [item.workspace for item in list(self.items.values())]
 
+    def freshen(self) -> None:
+        for workspace in self.all():
+            workspace.freshen()
+
     def is_wanted(self) -> bool:
         """Whether somebody who may not come back relies on the service."""
         return any(item.holders & {CONFIG, REQUEST} for item in list(self.items.values()))

@@ -112,6 +112,7 @@ class Workspace:
         self._note = ""
         self._rung = False
         self._changed = False
+        self._active = self._stale = False
         self._stopping = False
         self._next_look = 0.0
         self._retry = RETRY_SECONDS
@@ -159,6 +160,13 @@ class Workspace:
         with self._bell:
             self.settings = settings
             self._changed = True
+            self._bell.notify()
+
+    def freshen(self) -> None:
+        """Lets the loop learn, while nobody waits, what an upkeep has moved in the store: its next
+        turn, if one is likely, need not."""
+        with self._bell:
+            self._stale, self._active = self._active, False
             self._bell.notify()
 
     def because(self, note: str) -> None:
@@ -323,6 +331,7 @@ class Workspace:
             self._save_at, self._save_latest = now + SAVE_SECONDS, now + SAVE_MOST
         elif now >= self._save_at and not self._called():
             recorder.tree.save()
+            recorder.store.warm_up()
             self._save_at = self._save_latest = math.inf
 
     def _put_off_save(self) -> None:
@@ -333,6 +342,8 @@ class Workspace:
     def _tend(self) -> None:
         """What is due without being asked for; a failure keeps its dirty paths and is retried."""
         try:
+            if self._stale:
+                self._freshen()
             if self._changed:
                 self._change()
             self._mend()
@@ -350,7 +361,7 @@ class Workspace:
     def _called(self) -> bool:
         """During a burst events need not wake the loop: it comes to look when the burst is due."""
         fresh = self._rung and self._burst.first is None
-        return bool(self._asks) or fresh or self._changed or self._stopping
+        return bool(self._asks) or fresh or self._changed or self._stale or self._stopping
 
     def _wake_at(self) -> float:
         due = self._burst.due()
@@ -404,7 +415,7 @@ class Workspace:
         last = self.recorder.last if self.recorder is not None else None
         if last is None or (self.last is not None and self.last.id == last.id):
             return
-        self.last = last
+        self.last, self._active = last, True
         self.notify(
             {
                 "event": "snapshot",
@@ -477,6 +488,11 @@ class Workspace:
             self._burst.add(Dirty(lost=True), time.monotonic())
             self._check_root()
             self._snapshot("the rules changed")
+
+    def _freshen(self) -> None:
+        self._stale = False
+        if self.recorder is not None:
+            self.recorder.store.warm_up()
 
     def _mend(self) -> None:
         """Has a watcher that was found silent restarted; until then everything is scanned."""

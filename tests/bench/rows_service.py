@@ -110,10 +110,14 @@ def _turns(bench: Bench, running: Service, git: Git, pending: int) -> Iterator[R
     found, edits = Times([], []), bench.edits(bench.scale.large)
     rounds = bench.scale.turns
     for number in range(rounds):
+        with_git = number % max(1, rounds // GIT_ROUNDS) == 0
+        if with_git:
+            git.run("add", "-A")  # of the turns that it was not asked for
+            git.run("commit", "-q", "--allow-empty", "-m", "what it has missed")
         paths = edits.change(pending)
         found.ours.append(seconds(partial(begin, running, git.root, number, paths)))
         running.call("turn.end", session="bench", status="ok")
-        if number % max(1, rounds // GIT_ROUNDS) == 0:
+        if with_git:
             found.other.append(seconds(git.commit))
             os.sync()  # what git left to be written some time is not for the next turn to wait for
     git.run("add", "-A")
