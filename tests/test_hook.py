@@ -261,10 +261,17 @@ def test_tools_are_not_left_for_it(context):
 
 
 def test_a_service_that_does_not_answer_is_waited_for_until_the_deadline(context, serve):
-    serve(None)
+    service = serve(None)
     told = call(context, END)
     silent(told, within=2)
     assert told[3] > 0.5
+    [path] = spooled(context)
+    assert json.loads(path.read_text()) == service.lines[0]["params"]
+
+
+def test_the_announcement_of_a_tool_is_not_left_where_nobody_answers(context, serve):
+    serve(None)
+    silent(call(context, ("claude-code", "PreToolUse")))
     assert spooled(context) == []
 
 

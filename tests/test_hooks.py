@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import subprocess
 import time
 
@@ -249,6 +250,40 @@ def test_events_that_were_left_are_found(live, work):
     live.up()
     until(lambda: not list((context.home / "spool").glob("*.json")))
     until(lambda: [row[0] for row in agent.rows("--all")] == [1])
+
+
+@pytest.mark.parametrize("then", ["goes on", "is killed"])
+def test_an_end_that_a_hung_service_did_not_take_is_not_lost(agent, work, then):
+    live, context = agent.live, agent.live.context
+    client.install(context)
+    agent.say("UserPromptSubmit", prompt="x", prompt_id="p")
+    agent.change()
+    pid = live.ask("status")["service"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    payload = {"session_id": "s1", "cwd": str(work), "hook_event_name": "SessionEnd"}
+    hook = [str(client.hook_path(context)), "claude-code", "SessionEnd"]
+    subprocess.run(hook, input=json.dumps(payload).encode(), check=True, env=live.env)
+    assert len(list((context.home / "spool").glob("*.json"))) == 1
+    if then == "is killed":
+        live.kill(pid)
+        live.watch_list(work)
+        live.up()
+    else:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: not list((context.home / "spool").glob("*.json")))
+    until(lambda: agent.rows() == [(1, "x", "interrupted")])
+
+
+def test_an_event_that_was_spooled_for_want_of_an_answer_counts_once(agent):
+    request = agent.request("UserPromptSubmit", begin(agent))
+    agent.live.call("hook", **request)
+    agent.change()
+    agent.say("Stop", prompt_id="p")
+    spool = agent.live.context.home / "spool"
+    spool.mkdir(exist_ok=True)
+    (spool / "1-1.json").write_text(json.dumps(request))
+    until(lambda: not list(spool.glob("*.json")))
+    assert agent.rows() == [(1, "x", "ok")]
 
 
 def test_a_large_payload_comes_by_a_file_and_the_file_goes(agent):

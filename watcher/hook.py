@@ -23,6 +23,7 @@ FOUND = ("HOME", "STORE", "RUNTIME", "START", "KINDS")
 SECONDS = {"turn-begin": 10.0, "turn-end": 5.0, "session-begin": 1.0, "session-end": 0.8}
 OTHER_SECONDS = 0.5
 START_SECONDS = 0.2
+SPARE_SECONDS = 0.05
 PATIENCE = 4.0
 COMING_SECONDS = 10.0
 AGAIN_SECONDS = 60.0
@@ -63,10 +64,11 @@ def run(words: list[str]) -> None:
         return
     params = facts(words[:2], until) + f',"payload":"{b2a_base64(payload, newline=False).decode()}"'
     link = reach(kind, until)
-    if link is not None:
-        say(deliver(link, params, kind, until))
+    answer = deliver(link, params, kind, until) if link is not None else b""
+    if answer:
+        say(answer)
     elif kind in SECONDS and not elsewhere():
-        spool(params)
+        spool(params)  # the service drops it if it was only late
 
 
 def encoded(text: str) -> bytes:
@@ -237,7 +239,7 @@ def connect(until: float) -> _socket.socket | None:
     for path in sockets():
         link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
-            link.settimeout(max(0.01, until - time.monotonic()))
+            link.settimeout(left(until))
             link.connect(path)
         except OSError:
             link.close()
@@ -285,22 +287,32 @@ def is_private(directory: str) -> bool:
 
 
 def deliver(link: _socket.socket, params: str, kind: str, until: float) -> bytes:
-    """The service's answer; nobody waits for one to the announcement of a tool."""
+    """The service's answer, empty where none came in time; to a tool's announcement nobody waits
+    for one."""
     waits = kind in SECONDS
     if len(params) > INLINE:
         name = spool(params, part="payload")
         params = f'"spooled":"{name}"' + ("" if name else params)
     number = '"id":1,' if waits else ""
-    link.settimeout(max(0.01, until - time.monotonic()))
-    link.sendall(f'{{"jsonrpc":"2.0",{number}"method":"hook","params":{{{params}}}}}\n'.encode())
     answer = b""
-    while waits and not answer.endswith(b"\n"):
-        link.settimeout(max(0.01, until - time.monotonic()))
-        part = link.recv(1 << 16)
-        if not part:
-            break
-        answer += part
+    try:
+        link.settimeout(left(until))
+        request = f'{{"jsonrpc":"2.0",{number}"method":"hook","params":{{{params}}}}}\n'
+        link.sendall(request.encode())
+        while waits and not answer.endswith(b"\n"):
+            link.settimeout(left(until))
+            part = link.recv(1 << 16)
+            if not part:
+                break
+            answer += part
+    except OSError:
+        return b""
     return answer
+
+
+def left(until: float) -> float:
+    """Seconds to wait for the service, which leave the time to spool what it does not take."""
+    return max(0.01, until - SPARE_SECONDS - time.monotonic())
 
 
 def say(answer: bytes) -> None:

@@ -35,6 +35,7 @@ Params = Mapping[str, Any]
 
 REPEAT_SECONDS = 10.0
 LATE_SECONDS = 1.0
+LOOK_SECONDS = 60.0
 OLD_SECONDS = 24 * 3600.0
 DELIVERY_SECONDS = 60
 MOST_BYTES = 12 << 20
@@ -56,6 +57,7 @@ class Hooks:
         self.sessions = sessions
         self.spool = spool
         self._last: dict[tuple[str, str], Last] = {}
+        self._known: dict[tuple[object, ...], None] = {}
         self._begins: dict[str, frozenset[tuple[str, int, int]]] = {}
         self._went_back: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -66,7 +68,7 @@ class Hooks:
         spooled = text(params, "spooled")
         params = self._fetched(spooled) if spooled else params
         event = event_of(params)
-        if event.kind == "none" or self._is_repeated(event):
+        if event.kind == "none" or self._has_come(event, params) or self._is_repeated(event):
             return {}
         try:
             words = self._act(event, params, gone)
@@ -86,6 +88,17 @@ class Hooks:
             return _read(path)
         finally:
             path.unlink(missing_ok=True)
+
+    def _has_come(self, event: AgentEvent, params: Params) -> bool:
+        """The very same: a hook that had no answer in time has spooled it as well."""
+        call = (event.agent, event.session, event.kind, params.get("time_ns"), params.get("pid"))
+        if not all(isinstance(part, str | int) for part in call):
+            return False
+        with self._lock:
+            known = call in self._known
+            self._known[call] = None
+            _forget(self._known)
+        return known
 
     def _is_repeated(self, event: AgentEvent) -> bool:
         """The same event twice: installed for user and project, or read by another agent too."""
@@ -109,8 +122,7 @@ class Hooks:
         elif event.kind == "turn-end":
             self._end(event, params, gone)
         elif event.kind == "session-end":
-            self._begins.pop(event.session, None)
-            self.sessions.close({"session": event.session, "status": "interrupted"})
+            self._close(event)
         else:
             self._announce(event)
         return ""
@@ -180,6 +192,17 @@ class Hooks:
         _log_errors(event, answer)
         for workspace in self._workspaces(event.session):
             workspace.because("")
+
+    def _close(self, event: AgentEvent) -> None:
+        self._begins.pop(event.session, None)
+        if event.session not in self.sessions.all:
+            self._wait_for_look(event)  # at which a turn from before this service becomes known
+        self.sessions.close({"session": event.session, "status": "interrupted"})
+
+    def _wait_for_look(self, event: AgentEvent) -> None:
+        for workspace in map(self.sessions.watching.find, self._roots(event)):
+            if workspace is not None:
+                workspace.ready.wait(LOOK_SECONDS)
 
     def _announce(self, event: AgentEvent) -> None:
         for workspace in self._workspaces(event.session):
