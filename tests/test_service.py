@@ -18,7 +18,7 @@ from tests.live import Live, is_running, until
 from tests.stores import fsck
 from tests.trees import build, image
 from watcher.answers import answer_of, nobody, settle
-from watcher.client import NotWatched
+from watcher.client import NotWatched, connect
 from watcher.starting import own_command
 
 pytestmark = pytest.mark.live
@@ -67,6 +67,20 @@ def test_nothing_of_it_is_open_to_others(live, work):
         for path in (folder, *(f"{folder}/{name}" for name in names)):
             assert not os.lstat(path).st_mode & 0o077, path
     assert stat.S_IMODE((live.base / "data/log/turnmark.log").stat().st_mode) == 0o600
+
+
+def test_a_service_that_hangs_is_named_with_the_way_out(live):
+    pid = live.up()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        client = connect(live.context, timeout=0.3)
+        assert client is not None
+        with client, pytest.raises(TurnmarkError) as raised:
+            client.hello()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert f"(process {pid}) did not answer" in raised.value.message
+    assert f"`kill -9 {pid}`" in raised.value.hint
 
 
 def test_eight_at_once_start_one_service(live):

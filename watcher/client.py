@@ -76,7 +76,7 @@ def _dial(path: str, timeout: float) -> socket.socket | None:
     link.settimeout(timeout)
     try:
         link.connect(os.fsencode(path))
-        if peer_uid(link) in (os.geteuid(), 0):
+        if peer(link)[1] in (os.geteuid(), 0):
             return link
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         pass
@@ -87,12 +87,14 @@ def _dial(path: str, timeout: float) -> socket.socket | None:
     return None
 
 
-def peer_uid(link: socket.socket) -> int:
-    """The user at the other end, as the kernel knows it."""
+def peer(link: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end, as the kernel knows them."""
     option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:  # macOS: LOCAL_PEERCRED answers version, uid, groups
-        return int(struct.unpack_from("2i", link.getsockopt(0, 1, 76))[1])
-    return int(struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, option, 12))[1])
+    if option is None:  # macOS: LOCAL_PEERPID; LOCAL_PEERCRED answers version, uid, groups
+        pid, uid = link.getsockopt(0, 2), struct.unpack_from("2i", link.getsockopt(0, 1, 76))[1]
+    else:
+        pid, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, option, 12))
+    return int(pid), int(uid)
 
 
 def has_ended(link: socket.socket) -> bool:
@@ -203,10 +205,16 @@ class Client:
 
     def _lost(self, error: OSError) -> TurnmarkError:
         """After a time-out an answer may still come, for a question nobody has in mind any more."""
+        late = isinstance(error, TimeoutError)
+        pid = peer(self._link)[0] if late else 0
         self._link.close()
         self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        what = "did not answer in time" if isinstance(error, TimeoutError) else "went away"
-        return _unavailable(f"The service {what}.")
+        if not late:
+            return _unavailable("The service went away.")
+        return _unavailable(
+            f"The service (process {pid}) did not answer in time.",
+            f"If it answers nobody, `kill -9 {pid}` ends it, at no loss, and `turnmark up` starts it.",
+        )
 
 
 def _result(answer: Response) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from core.errors import TurnmarkError
 
-from .client import has_ended, peer_uid
+from .client import has_ended, peer
 from .protocol import (
     CLOSED,
     INTERNAL,
@@ -237,7 +237,7 @@ class Server:
     def _admit(self, link: socket.socket) -> None:
         connection = Connection(link, self.line_seconds)
         try:
-            uid = peer_uid(link)
+            uid = peer(link)[1]
             if uid not in (os.geteuid(), 0):
                 log.warning("user %d tried to connect", uid)
                 link.close()

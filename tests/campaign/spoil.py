@@ -244,7 +244,7 @@ def files_for_everybody() -> None:
 
 def no_look_at_the_peer() -> None:
     for module in (watcher.server, watcher.client):
-        put(module, "peer_uid", lambda link: os.geteuid())
+        put(module, "peer", lambda link: (os.getpid(), os.geteuid()))
 
 
 # The child
