@@ -213,7 +213,7 @@ class Client:
             return _unavailable("The service went away.")
         return _unavailable(
             f"The service (process {pid}) did not answer in time.",
-            f"If it answers nobody, `kill -9 {pid}` ends it, at no loss, and `turnmark up` starts it.",
+            f"If it answers nobody: `kill -9 {pid}`, at no loss, and `turnmark up`.",
         )
 
 
