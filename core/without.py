@@ -2,28 +2,35 @@
 
 Pure but for the readers of the states it is given. What came after the turn stays: a path that is
 still as the turn left it becomes what it was before, of a text only the turn's lines are taken out,
-and where both cannot be had it is a conflict.
+and where both cannot be had it is a conflict. A file that was renamed is followed: what a turn
+changed in it is taken out under its new name, and a turn's own renaming of a file that was edited
+since is taken back with the edits in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from .about import About
-from .diff import tree_changes
+from .diff import diff_trees, tree_changes
 from .lines import is_binary
 from .merge import Favor, merge
 from .model import EMPTY_TREE, EXEC, FILE, LINK, ROOT, TREE, Entry, Oid, RelPath, is_within, parents
 from .objects import Kind, encode_tree, hash_object, parse_tree
 from .plan import Left, Node, State, changes_between
+from .renames import Moves, find_moves
 from .versions import gap_at
 
 Side = Literal["", "markers", "mine", "theirs"]
 """What becomes of conflicts: nothing yet, marks in the text, what is there, or the turn out."""
 
 Objects = dict[Oid, tuple[Kind, bytes]]
+Wanted = Mapping[RelPath, tuple[Node | None, Node | None]]
+"""Of each path what the turn made of it, and what it was before."""
+
 NO_PLACE = "something else is in the place of its directory"
 HOLDS_MORE = "the directory in its place holds what came later"
 
@@ -94,9 +101,11 @@ def _reading(state: State, objects: Objects) -> State:
 def _take_out(rest: Rest, turn: Turn, side: Side) -> None:
     wanted, left = changes_between(turn.end, turn.begin)
     rest.kept += [Left(one.path, f"not captured around {turn.name}") for one in left]
-    work = _Work(rest, turn, side)
+    work = _Work(rest, turn, side, wanted)
+    renamed = work.take_renames_back()
     for path, (was, shall) in sorted(wanted.items()):
-        work.decide(path, was, shall)
+        if path not in renamed:
+            work.decide(path, was, shall)
     work.check_places()
     rest.state = _changed(rest.state, turn.begin.about, work.results, rest.objects)
 
@@ -104,10 +113,11 @@ def _take_out(rest: Rest, turn: Turn, side: Side) -> None:
 class _Work:
     """Owns what one turn's paths shall become."""
 
-    def __init__(self, rest: Rest, turn: Turn, side: Side) -> None:
+    def __init__(self, rest: Rest, turn: Turn, side: Side, wanted: Wanted) -> None:
         self.rest = rest
         self.turn = turn
         self.side = side
+        self.wanted = wanted
         self.now = rest.state
         self.results: dict[RelPath, Node | None] = {}
         self._trees = Trees(self.now)
@@ -124,6 +134,8 @@ class _Work:
             self.rest.kept.append(Left(path, f"{gap} now"))
             return
         here = self.here(path)
+        if here is None and _are_files(was) and self.decide_elsewhere(path, was, shall):
+            return
         if here in (was, shall):
             result: Node | None = shall
         elif _are_files(was, here, shall):
@@ -135,6 +147,64 @@ class _Work:
             result = self.conflict(path, _why(was, here), here, shall)
         if result != here:
             self.results[path] = result
+
+    # Files that have another name
+
+    @cached_property
+    def _since(self) -> Moves:
+        """What became of names after the turn."""
+        return self._moves(self.turn.end.files, self.now.files)
+
+    def _moves(self, old: Oid, new: Oid) -> Moves:
+        changes = list(diff_trees(self.now.read_tree, old, new))
+        return find_moves(changes, lambda entry: self.now.read_blob(entry.oid))
+
+    def decide_elsewhere(self, path: RelPath, was: Node | None, shall: Node | None) -> bool:
+        """Where the file has another name since, that is decided; whether it has one."""
+        goal = self._since.new_of.get(path)
+        here = self.here(goal) if goal is not None else None
+        if goal is None or goal in self.wanted or not _are_files(here):
+            return False
+        if shall is None:
+            if self.conflict(goal, "renamed since", here, None) is None:
+                self.results[goal] = None
+        elif _are_files(shall):
+            self.decide(goal, was, shall)
+        else:
+            return False
+        return True
+
+    def take_renames_back(self) -> set[RelPath]:
+        """The turn's own, of files that are not any more as it left them; both names of each."""
+        gone = [p for p, (was, shall) in self.wanted.items() if was is None and _are_files(shall)]
+        came = [p for p, (was, shall) in self.wanted.items() if shall is None and _are_files(was)]
+        if not gone or all(self.here(path) == self.wanted[path][0] for path in came):
+            return set()
+        taken: set[RelPath] = set()
+        for old, new in self._moves(self.turn.begin.files, self.turn.end.files).new_of.items():
+            if self.here(old) is None and self.take_rename_back(old, new):
+                taken |= {old, new}
+        return taken
+
+    def take_rename_back(self, old: RelPath, new: RelPath) -> bool:
+        """False where it need not be known that it was a renaming."""
+        was, shall = self.wanted.get(new, (None, None))[0], self.wanted.get(old, (None, None))[1]
+        at = new if self.here(new) is not None else self._since.new_of.get(new)
+        here = self.here(at) if at is not None else None
+        if was is None or shall is None or (at == new and not _are_files(was, here, shall)):
+            return False
+        if here == was and at == new:
+            return False
+        if any(gap_at(self.now.about, path) for path in (old, at or new)):
+            return False
+        if at != new and self.side != "theirs":
+            self.conflict(new, "renamed again since" if at else "deleted since", here, shall)
+            return True
+        conflicts = len(self.rest.conflicts)
+        result = self.merged(old, was, here, shall) if here is not None else shall
+        if len(self.rest.conflicts) == conflicts:
+            self.results |= {old: result, at or new: None}
+        return True
 
     def directory(
         self, path: RelPath, was: Node | None, here: Node | None, shall: Node | None

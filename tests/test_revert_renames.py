@@ -1,0 +1,212 @@
+"""A revert follows files that were renamed, by the turn or since, as `git merge-tree` does."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from core.rollback import undo_request
+from core.turns import begin, end
+from core.without import Side
+from tests.stores import Bench
+from tests.test_revert import edit, reasons, replaced, take_out, turn
+from tests.trees import image
+
+TEXT = "".join(f"line {n}\n" for n in range(1, 21))
+TURNS = replaced(TEXT, _3="x").replace("line 3\n", "the turn's\n")
+MINE = TEXT.replace("line 17\n", "the person's\n")
+BOTH = TURNS.replace("line 17\n", "the person's\n")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path)
+    edit(made.path, {"a": TEXT, "d/f": TEXT.upper(), "d/g": TEXT * 2, "other": "x\n"})
+    made.point()
+    return made
+
+
+def texts(bench: Bench) -> dict[str, str]:
+    found = [path for path in bench.path.rglob("*") if path.is_file()]
+    return {str(path.relative_to(bench.path)): path.read_text() for path in found}
+
+
+REST = {"d/f": TEXT.upper(), "d/g": TEXT * 2, "other": "x\n"}
+
+
+@pytest.mark.parametrize("name", ["b", "new/dir/b", "d/a"])
+def test_what_a_turn_changed_is_taken_out_under_the_new_name(bench: Bench, name: str) -> None:
+    turn(bench, {"a": TURNS})
+    edit(bench.path, {name: BOTH}, "a")
+    before = image(bench.path)
+    assert take_out(bench, "turn:1").outcome == "done"
+    assert texts(bench) == {**REST, name: MINE}
+    bench.go(undo_request(bench.store, bench.root.id))
+    assert image(bench.path) == before
+
+
+def test_a_file_of_the_same_lines_changed_is_a_conflict_under_the_new_name(bench: Bench) -> None:
+    turn(bench, {"a": TURNS})
+    edit(bench.path, {"b": TURNS.replace("the turn's\n", "mine\n")}, "a")
+    before = image(bench.path)
+    done = take_out(bench, "turn:1")
+    assert reasons(done.conflicts) == {b"b": "the same lines changed since"}
+    assert image(bench.path) == before
+    take_out(bench, "turn:1", side="theirs")
+    assert texts(bench) == {**REST, "b": TEXT}
+
+
+def test_a_renaming_is_taken_back_with_what_was_edited_since(bench: Bench) -> None:
+    turn(bench, {"b": TURNS}, "a")
+    edit(bench.path, {"b": BOTH})
+    assert take_out(bench, "turn:1").outcome == "done"
+    assert texts(bench) == {**REST, "a": MINE}
+
+
+def test_a_renamed_directory_is_taken_back_with_what_was_edited_since(bench: Bench) -> None:
+    turn(bench, {"e/f": TEXT.upper(), "e/g": TEXT * 2}, "d")
+    edit(bench.path, {"e/f": TEXT.upper() + "more\n"})
+    assert take_out(bench, "turn:1").outcome == "done"
+    assert texts(bench) == {**REST, "a": TEXT, "d/f": TEXT.upper() + "more\n"}
+    assert not (bench.path / "e").exists()
+
+
+@pytest.mark.parametrize(("side", "left"), [("", {"b": "new\n"}), ("theirs", {})])
+def test_a_file_made_by_the_turn_and_renamed_since_is_a_conflict(
+    bench: Bench, side: Side, left: dict[str, str]
+) -> None:
+    turn(bench, {"made": "new\n"})
+    edit(bench.path, {"b": "new\n"}, "made")
+    done = take_out(bench, "turn:1", side=side)
+    if side == "":
+        assert reasons(done.conflicts) == {b"b": "renamed since"}
+    assert texts(bench) == {**REST, "a": TEXT, **left}
+
+
+@pytest.mark.parametrize("since", [TURNS, BOTH])
+@pytest.mark.parametrize("side", ["", "mine", "theirs"])
+def test_a_file_renamed_by_the_turn_and_again_since_is_a_conflict(
+    bench: Bench, side: Side, since: str
+) -> None:
+    turn(bench, {"b": TURNS}, "a")
+    edit(bench.path, {"c": since}, "b")
+    left = {"a": TEXT if since == TURNS else MINE} if side == "theirs" else {"c": since}
+    done = take_out(bench, "turn:1", side=side)
+    if side == "":
+        assert reasons(done.conflicts) == {b"b": "renamed again since"}
+    assert texts(bench) == {**REST, **left}
+
+
+@pytest.mark.parametrize(("side", "left"), [("", {}), ("mine", {}), ("theirs", {"a": TEXT})])
+def test_a_file_renamed_by_the_turn_and_deleted_since_is_a_conflict(
+    bench: Bench, side: Side, left: dict[str, str]
+) -> None:
+    turn(bench, {"b": TEXT}, "a")
+    edit(bench.path, {}, "b")
+    done = take_out(bench, "turn:1", side=side)
+    if side == "":
+        assert reasons(done.conflicts) == {b"b": "deleted since"}
+    assert texts(bench) == {**REST, **left}
+
+
+def test_markers_come_under_the_old_name_and_the_new_one_goes(bench: Bench) -> None:
+    turn(bench, {"b": TURNS}, "a")
+    edit(bench.path, {"b": TURNS.replace("the turn's\n", "mine\n")})
+    assert reasons(take_out(bench, "turn:1").conflicts) == {b"a": "the same lines changed since"}
+    done = take_out(bench, "turn:1", side="markers")
+    assert reasons(done.marked) == {b"a": "the same lines changed since"}
+    assert texts(bench).keys() == {*REST, "a"}
+    assert "<<<<<<< now\nmine\n" in texts(bench)["a"]
+
+
+def test_a_name_that_is_taken_again_is_not_written_over(bench: Bench) -> None:
+    turn(bench, {"b": TURNS}, "a")
+    edit(bench.path, {"b": BOTH, "a": "something else\n"})
+    before = image(bench.path)
+    assert take_out(bench, "turn:1").outcome == "conflicts"
+    assert image(bench.path) == before
+
+
+# Against git
+
+
+def git(base: Path, *words: str, code: int = 0) -> str:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "HOME": "/nonexistent",
+        **{
+            f"GIT_{who}_{what}": "x"
+            for who in ("AUTHOR", "COMMITTER")
+            for what in ("NAME", "EMAIL")
+        },
+    }
+    done = subprocess.run(
+        ["git", f"--git-dir={base}", "-c", "merge.directoryRenames=false", *words],
+        env=environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, code), done.stderr
+    return done.stdout.strip()
+
+
+def merged_by_git(bench: Bench, base: str, ours: str, theirs: str) -> str | None:
+    """The tree, or None where git finds conflicts."""
+    place = bench.base / "git"
+    if not place.exists():
+        git(place, "init", "-q", "--bare", str(place))
+        (place / "objects/info/alternates").write_text(f"{bench.store.base}/objects\n")
+    root = git(place, "commit-tree", base, "-m", "base")
+    sides = [git(place, "commit-tree", tree, "-p", root, "-m", "x") for tree in (ours, theirs)]
+    found = git(place, "merge-tree", "--write-tree", *sides, code=1).splitlines()
+    return found[0] if len(found) == 1 else None
+
+
+def muddle(dice: random.Random, top: Path) -> None:
+    """Edits, renamings, moves, deletions and new files, few enough that git can follow them."""
+    for _ in range(dice.randint(1, 3)):
+        files = sorted(path for path in top.rglob("*") if path.is_file())
+        if not files:
+            return
+        path, fresh = dice.choice(files), top / dice.choice("nopq") / f"f{dice.randrange(10**6)}"
+        kind = dice.choice(("edit", "edit", "edit", "rename", "rename", "delete", "create"))
+        if kind == "edit":
+            lines = path.read_text().splitlines(keepends=True)
+            lines[dice.randrange(len(lines))] = f"{dice.random()}\n"
+            path.write_text("".join(lines))
+        elif kind == "delete":
+            path.unlink()
+        else:
+            fresh.parent.mkdir(exist_ok=True)
+            if kind == "rename":
+                path.rename(fresh)
+            else:
+                fresh.write_text("".join(f"{dice.random()}\n" for _ in range(12)))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_merge_is_clean_where_gits_is_and_then_the_same(tmp_path: Path, seed: int) -> None:
+    bench, dice = Bench(tmp_path), random.Random(seed)
+    for number in range(5):
+        name = f"{dice.choice('nopq')}/{number}"
+        text = "".join(f"{dice.random()}\n" for _ in range(12))
+        edit(bench.path, {name: text})
+    before = bench.point().snapshot.files
+    begin(bench.recorder, "s")
+    muddle(dice, bench.path)
+    end(bench.recorder, "s")
+    after = bench.recorder.take().snapshot.files
+    muddle(dice, bench.path)
+    now = bench.recorder.take().snapshot.files
+    wanted = merged_by_git(bench, after.hex(), now.hex(), before.hex())
+    done = take_out(bench, "turn:1")
+    assert bool(done.conflicts) == (wanted is None)
+    if wanted is not None:
+        assert bench.recorder.take().snapshot.files.hex() == wanted
