@@ -107,6 +107,26 @@ def test_what_cannot_be_changed_without_loss_is_left_alone(sample, nobody, turnm
     assert path.read_bytes() == sample.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ('{"hooks": []}', "`hooks` is no object"),
+        ('{"hooks": null}', "`hooks` is no object"),
+        ('{"hooks": {"SessionEnd": {}}}', "`hooks.SessionEnd` is no list"),
+    ],
+)
+def test_what_stands_in_our_place_is_named_and_left_alone(text, wrong, nobody, turnmark):
+    path = nobody / ".claude/settings.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    told = turnmark("init", "claude-code").out
+    assert f"{path}  left alone: it is not built as expected: {wrong}\n  Correct that" in told
+    doctor = turnmark("doctor").out
+    assert f"{path} is not built as expected: {wrong}.\n         -> Correct that" in doctor
+    turnmark("remove", "claude-code")
+    assert path.read_text() == text
+
+
 @pytest.mark.parametrize("sample", [p for p in REFUSED if ".taken." in p.name], ids=named)
 def test_what_somebody_else_uses_is_not_taken_away(sample, nobody, turnmark):
     name, _ = put(nobody, sample)

@@ -162,7 +162,9 @@ def _agent(agent: Agent, place: Place, ledger: Ledger) -> Iterator[Finding]:
         if one.needed:
             fine = False
             words = f"{agent.title}: {one.path} {one.reason}."
-            yield Finding("problem", words, f"See `turnmark init {agent.name} --print`.")
+            by_hand = f"put in by hand what `turnmark init {agent.name} --print` shows"
+            again = f"Correct that and run `turnmark init {agent.name}`, or {by_hand}."
+            yield Finding("problem", words, again)
     for check in CHECKS.get(agent.name, ()):
         for finding in check(place.folder(agent)):
             fine = False

@@ -46,6 +46,7 @@ def append(text: str, path: Path, value: object) -> str:
     """Adds a value at the end of the array at path; objects and arrays that lack are made."""
     at, depth = _space(text, 0), 0
     while depth < len(path):
+        _check(text, at, "{", path[:depth])
         found = next((item for item in _items(text, at) if item.key == path[depth]), None)
         if found is None:
             whole: object = [value]
@@ -53,7 +54,15 @@ def append(text: str, path: Path, value: object) -> str:
                 whole = {str(key): whole}
             return _insert(text, at, depth, str(path[depth]), whole)
         at, depth = found.value, depth + 1
+    _check(text, at, "[", path)
     return _insert(text, at, depth, None, value)
+
+
+def _check(text: str, at: int, begins: str, path: Path) -> None:
+    """What is put into anything else would be no JSON any more."""
+    if text[at] != begins:
+        name, what = ".".join(map(str, path)), "object" if begins == "{" else "list"
+        raise ValueError(f"`{name}` is no {what}")
 
 
 def member(text: str, path: Path, key: str, value: object) -> str:

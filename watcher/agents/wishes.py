@@ -43,7 +43,7 @@ class Entries:
             for path, entry in self.entries:
                 text = jsontext.append(text, path, entry)
         except (ValueError, KeyError, IndexError) as error:
-            raise Refused(f"is not built as expected ({error})") from error
+            raise Refused(f"is not built as expected: {error}") from error
         return text
 
     def strip(self, text: str) -> str:

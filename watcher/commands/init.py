@@ -99,12 +99,13 @@ def said(
     for one in troubles:
         lines.append(f"  {one.path}  left alone: it {one.reason}")
         if one.needed and one.snippet:
-            lines += ["  What belongs into it:", one.snippet.rstrip("\n")]
+            lines += [f"  {PUT_IN}", one.snippet.rstrip("\n")]
     if advice and agent.name in AFTERWARDS:
         lines.append(f"  {AFTERWARDS[agent.name]}")
     return lines
 
 
+PUT_IN = "Correct that and run this again, or put in by hand what belongs into it:"
 AFTERWARDS = {
     "codex": "Codex asks before it runs new hooks: accept them with /hooks. "
     "Until then it tells only of the ends of turns.",
