@@ -74,7 +74,7 @@ def test_what_somebody_changes_meanwhile_stays(sample, nobody, turnmark):
     turnmark("remove", name)
     left = path.read_bytes()
     assert b"turnmark" not in left
-    expected = json.loads(sample.read_bytes().decode("utf-8-sig").replace("opus", "haiku"))
+    expected = json.loads(sample.read_text("utf-8-sig").strip().replace("opus", "haiku") or "{}")
     found = json.loads(left.decode("utf-8-sig"))
     for empty in (expected, found):
         if empty.get("hooks") in ({}, {"Stop": []}):
@@ -125,6 +125,17 @@ def test_what_stands_in_our_place_is_named_and_left_alone(text, wrong, nobody, t
     assert f"{path} is not built as expected: {wrong}.\n         -> Correct that" in doctor
     turnmark("remove", "claude-code")
     assert path.read_text() == text
+
+
+def test_an_empty_file_is_an_error_where_the_agent_takes_it_for_one(nobody, turnmark):
+    path = nobody / ".gemini/settings.json"
+    path.parent.mkdir()
+    path.write_text(" \n")
+    assert "is empty, which is no JSON: delete it, or write {} into it" in (
+        turnmark("init", "gemini").out
+    )
+    assert f"{path} is empty" in turnmark("doctor").out
+    assert path.read_text() == " \n"
 
 
 @pytest.mark.parametrize("sample", [p for p in REFUSED if ".taken." in p.name], ids=named)
