@@ -297,6 +297,22 @@ def test_doctor_has_a_cure_for_each_finding(nobody, turnmark):
     assert turnmark("doctor").code == 1
 
 
+def test_without_the_ledger_a_file_of_ours_goes_as_a_whole(nobody, turnmark):
+    turnmark("init", "claude-code")
+    (nobody / "turnmark/agents.json").unlink()
+    turnmark("remove", "claude-code")
+    assert not (nobody / ".claude/commands/rollback.md").exists()
+
+
+def test_a_command_of_the_users_that_speaks_of_turnmark_stays(nobody, turnmark):
+    mine = nobody / ".claude/commands/rollback.md"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("Run `turnmark list` and explain it to me.\n")
+    turnmark("init", "claude-code")
+    turnmark("remove", "claude-code")
+    assert mine.read_text() == "Run `turnmark list` and explain it to me.\n"
+
+
 def test_one_session_needs_no_file(nobody, make_context):
     words = inject.inject(make_context(), ["claude", "-p", "hi"])
     assert words[0::2][0] == "claude"

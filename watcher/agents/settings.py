@@ -180,7 +180,7 @@ def without(wish: Wish, path: Path, data: bytes | None, ledger: Ledger) -> bytes
     stripped = wish.strip(text)
     if stripped == text:
         return data
-    made = record is not None and record.base is None
+    made = isinstance(wish, Own) or (record is not None and record.base is None)
     return None if made and stripped.strip() in ("", "{}") else (bom + stripped).encode()
 
 

@@ -77,7 +77,8 @@ class Own:
         return self.text
 
     def strip(self, text: str) -> str:
-        return "" if "turnmark" in text else text
+        """It is ours if it calls what we install."""
+        return "" if "/bin/turnmark-" in text else text
 
     def snippet(self) -> str:
         return self.text
