@@ -1,6 +1,6 @@
 """Changes a JSON document as text: what is added or cut is all that differs afterwards.
 
-Strict JSON only; anything else is a ValueError. Knows no file and no agent.
+Strict JSON only, but for `lenient`; anything else is a ValueError. Knows no file and no agent.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ Path = tuple[str | int, ...]
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _INDENT = re.compile(r"^([ \t]+)\S", re.MULTILINE)
+_STRING = r'("(?:[^"\\]|\\.)*")'
+_COMMENT = re.compile(_STRING + r"|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMA = re.compile(_STRING + r"|,(?=\s*[\]}])", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,13 @@ class Item:
 def load(text: str) -> Any:
     """The document's value; no constants and no key twice, which would be lost by others."""
     return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def lenient(text: str) -> Any:
+    """The value of a document that may have comments and commas too many, as agents read it."""
+    for needless in (_COMMENT, _LAST_COMMA):
+        text = needless.sub(lambda found: found[1] or " ", text)
+    return json.loads(text)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

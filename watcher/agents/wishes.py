@@ -130,6 +130,11 @@ class Block:
 Wish = Entries | Own | Block
 
 
+def is_needed(wish: Wish) -> bool:
+    """Whether the agent tells nothing without it."""
+    return not isinstance(wish, Own) or wish.needed
+
+
 def _loaded(text: str) -> dict[str, Any]:
     try:
         value = jsontext.load(text)

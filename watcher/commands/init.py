@@ -92,7 +92,8 @@ def said(
     lines = [f"{agent.title}:"]
     for change in changes:
         done = "written" if change.after is not None else "removed"
-        word = "is as it should be" if change.idle else "would change" if dry_run else done
+        kept = "is as it should be" if change.before is not None else "is not there"
+        word = kept if change.idle else "would change" if dry_run else done
         lines.append(f"  {change.path}  {word}")
         if dry_run and not change.idle:
             lines += change.diff().splitlines()
