@@ -74,7 +74,7 @@ def test_what_somebody_changes_meanwhile_stays(sample, nobody, turnmark):
     turnmark("remove", name)
     left = path.read_bytes()
     assert b"turnmark" not in left
-    expected = json.loads(sample.read_bytes().decode("utf-8-sig").replace("opus", "haiku"))
+    expected = json.loads(sample.read_text("utf-8-sig").strip().replace("opus", "haiku") or "{}")
     found = json.loads(left.decode("utf-8-sig"))
     for empty in (expected, found):
         if empty.get("hooks") in ({}, {"Stop": []}):
@@ -105,6 +105,37 @@ def test_what_cannot_be_changed_without_loss_is_left_alone(sample, nobody, turnm
     assert path.read_bytes() == sample.read_bytes()
     turnmark("remove", name)
     assert path.read_bytes() == sample.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ('{"hooks": []}', "`hooks` is no object"),
+        ('{"hooks": null}', "`hooks` is no object"),
+        ('{"hooks": {"SessionEnd": {}}}', "`hooks.SessionEnd` is no list"),
+    ],
+)
+def test_what_stands_in_our_place_is_named_and_left_alone(text, wrong, nobody, turnmark):
+    path = nobody / ".claude/settings.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    told = turnmark("init", "claude-code").out
+    assert f"{path}  left alone: it is not built as expected: {wrong}\n  Correct that" in told
+    doctor = turnmark("doctor").out
+    assert f"{path} is not built as expected: {wrong}.\n         -> Correct that" in doctor
+    turnmark("remove", "claude-code")
+    assert path.read_text() == text
+
+
+def test_an_empty_file_is_an_error_where_the_agent_takes_it_for_one(nobody, turnmark):
+    path = nobody / ".gemini/settings.json"
+    path.parent.mkdir()
+    path.write_text(" \n")
+    assert "is empty, which is no JSON: delete it, or write {} into it" in (
+        turnmark("init", "gemini").out
+    )
+    assert f"{path} is empty" in turnmark("doctor").out
+    assert path.read_text() == " \n"
 
 
 @pytest.mark.parametrize("sample", [p for p in REFUSED if ".taken." in p.name], ids=named)
@@ -266,6 +297,128 @@ def test_doctor_has_a_cure_for_each_finding(nobody, turnmark):
     assert turnmark("doctor").code == 1
 
 
+def pasted(turnmark, name, path):
+    """What `init` printed for a file with comments, put there by hand."""
+    path.parent.mkdir(parents=True)
+    path.write_text("// mine\n{}")
+    told = json.loads(turnmark("init", name, "--json").out)
+    [refused] = told["agents"][0]["refused"]
+    path.write_text("// https://mine\n" + refused["snippet"].replace("\n  }", ",\n  }, // more"))
+
+
+def test_what_somebody_put_into_a_file_with_comments_counts(nobody, turnmark):
+    path = nobody / ".gemini/settings.json"
+    pasted(turnmark, "gemini", path)
+    assert "ok       Gemini CLI tells turnmark." in turnmark("doctor").out
+    told = turnmark("init", "gemini")
+    assert told.code == 0
+    assert f"{path}  left alone: it has what belongs into it" in told.out
+    path.write_text(path.read_text().replace("BeforeAgent", "AfterModel"))
+    told = turnmark("doctor")
+    assert told.code == 1
+    assert "put in by hand what `turnmark init gemini --print` shows" in told.out
+
+
+def test_what_remove_leaves_in_a_file_with_comments_is_said(nobody, turnmark):
+    path = nobody / ".gemini/settings.json"
+    pasted(turnmark, "gemini", path)
+    told = turnmark("remove", "gemini")
+    assert told.code == 3
+    assert "take out by hand what names turnmark-hook, and run this again" in told.out
+    assert "ok       Gemini CLI tells turnmark." in turnmark("doctor").out
+    path.write_text("// turnmark-hook was here\n{}")
+    assert turnmark("remove", "gemini").code == 0
+    assert "Gemini CLI is here and does not tell turnmark." in turnmark("doctor").out
+
+
+def test_what_was_taken_out_by_hand_is_forgotten(nobody, turnmark):
+    path = nobody / ".gemini/settings.json"
+    turnmark("init", "gemini")
+    path.write_text("// mine\n{}")
+    assert turnmark("doctor").code == 1
+    assert turnmark("remove", "gemini").code == 0
+    assert "Gemini CLI is here and does not tell turnmark." in turnmark("doctor").out
+    assert path.read_text() == "// mine\n{}"
+
+
+def test_claude_code_may_discard_a_file_with_comments(nobody, turnmark):
+    path = nobody / ".claude/settings.json"
+    pasted(turnmark, "claude-code", path)
+    told = turnmark("doctor")
+    assert told.code == 0
+    assert f"hint     Claude Code may discard {path}: it has comments" in told.out
+
+
+def test_entries_beside_others_are_as_good(nobody, turnmark):
+    turnmark("init", "claude-code")
+    path = nobody / ".claude/settings.json"
+    value = json.loads(path.read_text())
+    value["hooks"]["Stop"][0]["hooks"][0]["timeout"] = 30
+    value["hooks"]["Stop"].append({"hooks": [{"type": "command", "command": "say done"}]})
+    path.write_text(json.dumps(value))
+    assert "ok       Claude Code tells turnmark." in turnmark("doctor").out
+    del value["hooks"]["Stop"][0]
+    path.write_text(json.dumps(value))
+    assert f"{path} lacks what belongs into it." in turnmark("doctor").out
+
+
+def test_a_project_is_judged_by_its_own_settings(nobody, turnmark, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    turnmark("init", "claude-code", "--project")
+    assert f"ok       Claude Code tells turnmark in {tmp_path}, " in turnmark("doctor").out
+    monkeypatch.chdir("/")
+    told = turnmark("doctor").out
+    assert f"hint     Claude Code tells turnmark only in {tmp_path}; not here." in told
+    (tmp_path / ".claude/settings.local.json").unlink()
+    told = turnmark("doctor")
+    assert told.code == 1
+    assert f"-> Run `cd {tmp_path} && turnmark init claude-code --project`." in told.out
+    turnmark("init", "claude-code")
+    assert f"{tmp_path}/.claude/settings.local.json lacks" in turnmark("doctor").out
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex", "copilot", "hermes"])
+def test_a_hook_that_is_named_and_gone_is_found_and_cured(name, nobody, turnmark):
+    turnmark("init", name)
+    (nobody / "turnmark").rename(nobody / "moved")
+    told = turnmark("doctor")
+    assert told.code == 1
+    assert f"names {nobody}/turnmark/bin/turnmark-hook, which cannot be run." in told.out
+    assert f"-> Run `turnmark init {name}`, or `turnmark remove {name}`" in told.out
+    assert turnmark("remove", name).code == 0
+    assert "turnmark-hook" not in turnmark("doctor").out
+
+
+def test_a_project_that_was_moved_is_found_where_it_is(nobody, turnmark, monkeypatch, tmp_path):
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    turnmark("init", "claude-code", "--project")
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert f"{tmp_path}/a/.claude/settings.local.json  is not there" in (
+        turnmark("uninstall", "--yes").out
+    )
+    monkeypatch.chdir(tmp_path / "b")
+    assert f"cd {tmp_path}/b && turnmark remove claude-code --project`" in turnmark("doctor").out
+    assert turnmark("remove", "claude-code", "--project").code == 0
+    assert "settings.local.json" not in turnmark("doctor").out
+
+
+def test_without_the_ledger_a_file_of_ours_goes_as_a_whole(nobody, turnmark):
+    turnmark("init", "claude-code")
+    (nobody / "turnmark/agents.json").unlink()
+    turnmark("remove", "claude-code")
+    assert not (nobody / ".claude/commands/rollback.md").exists()
+
+
+def test_a_command_of_the_users_that_speaks_of_turnmark_stays(nobody, turnmark):
+    mine = nobody / ".claude/commands/rollback.md"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("Run `turnmark list` and explain it to me.\n")
+    turnmark("init", "claude-code")
+    turnmark("remove", "claude-code")
+    assert mine.read_text() == "Run `turnmark list` and explain it to me.\n"
+
+
 def test_one_session_needs_no_file(nobody, make_context):
     words = inject.inject(make_context(), ["claude", "-p", "hi"])
     assert words[0::2][0] == "claude"
@@ -309,3 +462,13 @@ def test_an_element_added_and_cut_leaves_the_text_as_it_was(value, indent, crlf,
         assert jsontext.remove(added, path) == text
     elif value:
         assert jsontext.remove(added, ("hooks",)) == text
+
+
+@given(TREES, st.sampled_from([None, 2, "\t"]))
+def test_comments_and_commas_too_many_change_no_value(value, indent):
+    value["address"] = ["https://x/*y*/", ",]", '\\" // }', "\\"]
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    loose = f'// " one\n{text[:-1]}, /* ] two // */\n // three\n}} // four'
+    assert jsontext.lenient(text) == jsontext.lenient(loose) == value
+    with pytest.raises(ValueError, match=r"."):
+        jsontext.load(loose)

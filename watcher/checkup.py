@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from core.errors import NoStore, TurnmarkError
+from core.errors import BadInput, NoStore, TurnmarkError
 from core.store import Store
 
 from .address import candidates, distrust
-from .agents import AGENTS, client
+from .agents import AGENTS, claude_code, client, jsontext
+from .agents.found import clients, holds, is_loose
 from .agents.model import Agent
 from .agents.settings import Ledger, plan, present
-from .agents.wishes import Place
+from .agents.wishes import Place, Wish, is_needed, wishes
 from .client import connect
 from .context import Context
 
@@ -140,35 +141,94 @@ def _speed(context: Context) -> Iterator[Finding]:
 
 
 def _agents(context: Context) -> Iterator[Finding]:
-    ledger, place = Ledger(context.home), Place(context)
-    known = {record.agent for record in ledger.records.values()}
-    found = {agent.name for agent in present(context)}
+    ledger = Ledger(context.home)
+    here = {agent.name for agent in present(context)}
     for agent in AGENTS.values():
-        if agent.name in known:
-            yield from _agent(agent, place, ledger)
-        elif agent.name in found:
+        told = [
+            place for place in _places_of(agent, context, ledger) if _tells(agent, place, ledger)
+        ]
+        sick = dict.fromkeys(one for place in told for one in _wrong(agent, place, ledger))
+        yield from sick
+        if told and not sick:
+            yield _told(agent, told)
+        elif not told and agent.name in here:
             cure = f"Run `turnmark init {agent.name}`."
             yield Finding("hint", f"{agent.title} is here and does not tell turnmark.", cure)
 
 
-def _agent(agent: Agent, place: Place, ledger: Ledger) -> Iterator[Finding]:
+def _places_of(agent: Agent, context: Context, ledger: Ledger) -> Iterator[Place]:
+    """The user's settings, and those of projects: of this directory, and those that are known."""
+    yield Place(context)
+    if agent.name == claude_code.NAME:
+        known = (row.project for row in ledger.records.values() if row.project)
+        for project in dict.fromkeys([*_here(context), *map(Path, known)]):
+            if project.is_dir():
+                yield Place(context, project)
+
+
+def _here(context: Context) -> list[Path]:
+    """Nowhere, if somebody has removed it."""
+    try:
+        return [context.cwd]
+    except BadInput:
+        return []
+
+
+def _tells(agent: Agent, place: Place, ledger: Ledger) -> bool:
+    """Whether it should by the ledger, or would by what stands in its settings."""
+    at = str(place.project) if place.project else None
+    rows = ledger.records.values()
+    known = any(row.agent == agent.name and row.project == at for row in rows)
+    return known or any(clients(wish) for wish in wishes(agent, place))
+
+
+def _told(agent: Agent, places: list[Place]) -> Finding:
+    """One directory's settings say nothing of what the agent does in another."""
+    projects = [place.project for place in places]
+    if None in projects:
+        return Finding("ok", f"{agent.title} tells turnmark.")
+    for cwd in _here(places[0].context):
+        if cwd in projects:
+            return Finding("ok", f"{agent.title} tells turnmark in {cwd}, by its own settings.")
+    words = f"{agent.title} tells turnmark only in {', '.join(map(str, projects))}; not here."
+    init = f"`turnmark init {agent.name}`"
+    return Finding("hint", words, f"Run {init}; with --project for this directory only.")
+
+
+def _wrong(agent: Agent, place: Place, ledger: Ledger) -> Iterator[Finding]:
+    init = f"turnmark init {agent.name}"
+    if place.project:
+        init = f"cd {shlex.quote(str(place.project))} && {init} --project"
     changes, troubles = plan(agent, place, ledger)
-    cure, fine = f"Run `turnmark init {agent.name}`.", True
     for change in changes:
-        if not change.idle and str(change.path) in ledger.records:
-            fine = False
-            yield Finding("problem", f"{agent.title}: {change.path} lacks what it had.", cure)
+        belongs = is_needed(change.wish) or str(change.path) in ledger.records
+        if belongs and not change.idle and not holds(change.wish):
+            words = f"{agent.title}: {change.path} lacks what belongs into it."
+            yield Finding("problem", words, f"Run `{init}`.")
     for one in troubles:
         if one.needed:
-            fine = False
             words = f"{agent.title}: {one.path} {one.reason}."
-            yield Finding("problem", words, f"See `turnmark init {agent.name} --print`.")
+            by_hand = f"put in by hand what `{init} --print` shows"
+            yield Finding("problem", words, f"Correct that and run `{init}`, or {by_hand}.")
+    for wish in wishes(agent, place):
+        yield from _named(agent, wish, init)
     for check in CHECKS.get(agent.name, ()):
-        for finding in check(place.folder(agent)):
-            fine = False
-            yield finding
-    if fine:
-        yield Finding("ok", f"{agent.title} tells turnmark.")
+        yield from check(place.folder(agent))
+
+
+def _named(agent: Agent, wish: Wish, init: str) -> Iterator[Finding]:
+    for client_path in clients(wish):
+        if not os.access(client_path, os.X_OK):
+            words = f"{agent.title}: {wish.path} names {client_path}, which cannot be run."
+            out = init.replace("turnmark init", "turnmark remove")
+            yield Finding("problem", words, f"Run `{init}`, or `{out}` to be rid of it.")
+    if agent.name not in TAKE_COMMENTS and is_loose(wish):
+        words = f"{agent.title} may discard {wish.path}: it has comments, or commas too many."
+        yield Finding("hint", words, f"Take those out, and run `{init}`.")
+
+
+# By their sources; Claude Code says "Invalid or malformed JSON", and goes on without the file.
+TAKE_COMMENTS = ("gemini", "qwen")
 
 
 def _claude_off(folder: Path) -> Iterator[Finding]:
@@ -200,7 +260,7 @@ def _hermes_consent(folder: Path) -> Iterator[Finding]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = jsontext.lenient(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -1,6 +1,6 @@
 """Changes a JSON document as text: what is added or cut is all that differs afterwards.
 
-Strict JSON only; anything else is a ValueError. Knows no file and no agent.
+Strict JSON only, but for `lenient`; anything else is a ValueError. Knows no file and no agent.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ Path = tuple[str | int, ...]
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _INDENT = re.compile(r"^([ \t]+)\S", re.MULTILINE)
+_STRING = r'("(?:[^"\\]|\\.)*")'
+_COMMENT = re.compile(_STRING + r"|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMA = re.compile(_STRING + r"|,(?=\s*[\]}])", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,13 @@ def load(text: str) -> Any:
     return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
 
 
+def lenient(text: str) -> Any:
+    """The value of a document that may have comments and commas too many, as agents read it."""
+    for needless in (_COMMENT, _LAST_COMMA):
+        text = needless.sub(lambda found: found[1] or " ", text)
+    return json.loads(text)
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({key for key, _ in pairs}) < len(pairs):
         raise ValueError("a key stands there twice")
@@ -46,6 +56,7 @@ def append(text: str, path: Path, value: object) -> str:
     """Adds a value at the end of the array at path; objects and arrays that lack are made."""
     at, depth = _space(text, 0), 0
     while depth < len(path):
+        _check(text, at, "{", path[:depth])
         found = next((item for item in _items(text, at) if item.key == path[depth]), None)
         if found is None:
             whole: object = [value]
@@ -53,7 +64,15 @@ def append(text: str, path: Path, value: object) -> str:
                 whole = {str(key): whole}
             return _insert(text, at, depth, str(path[depth]), whole)
         at, depth = found.value, depth + 1
+    _check(text, at, "[", path)
     return _insert(text, at, depth, None, value)
+
+
+def _check(text: str, at: int, begins: str, path: Path) -> None:
+    """What is put into anything else would be no JSON any more."""
+    if text[at] != begins:
+        name, what = ".".join(map(str, path)), "object" if begins == "{" else "list"
+        raise ValueError(f"`{name}` is no {what}")
 
 
 def member(text: str, path: Path, key: str, value: object) -> str:

@@ -23,8 +23,9 @@ from core.errors import TurnmarkError
 from ..context import Context
 from . import AGENTS
 from .client import MARKER, write
+from .found import holds, mentions
 from .model import Agent
-from .wishes import Own, Place, Refused, Wish, wishes
+from .wishes import Own, Place, Refused, Wish, is_needed, wishes
 
 BOM = "\ufeff"
 MOST_BYTES = 16 << 20
@@ -137,8 +138,10 @@ def plan(agent: Agent, place: Place, ledger: Ledger) -> tuple[list[Change], list
         try:
             changes.append(_wanted(wish, ledger))
         except Refused as error:
-            needed = not isinstance(wish, Own) or wish.needed
-            troubles.append(Trouble(wish.path, str(error), wish.snippet(), needed))
+            fine = holds(wish)
+            reason = "has what belongs into it" if fine else str(error)
+            needed = is_needed(wish) and not fine
+            troubles.append(Trouble(wish.path, reason, wish.snippet(), needed))
     return changes, troubles
 
 
@@ -180,7 +183,7 @@ def without(wish: Wish, path: Path, data: bytes | None, ledger: Ledger) -> bytes
     stripped = wish.strip(text)
     if stripped == text:
         return data
-    made = record is not None and record.base is None
+    made = isinstance(wish, Own) or (record is not None and record.base is None)
     return None if made and stripped.strip() in ("", "{}") else (bom + stripped).encode()
 
 
@@ -241,8 +244,11 @@ def removal(agent: Agent, place: Place, ledger: Ledger) -> tuple[list[Change], l
             if before is not None or str(path) in ledger.records:
                 changes.append(Change(path, before, after, wish))
         except Refused as error:
-            if _mentions_us(wish.path):
-                troubles.append(Trouble(wish.path, str(error), "", True))
+            if mentions(wish):
+                reason = f"{error}: take out by hand what names {MARKER}, and run this again"
+                troubles.append(Trouble(wish.path, reason, "", True))
+            elif os.access(wish.path, os.R_OK):  # somebody has: it only is to be forgotten
+                changes.append(Change(Path(os.path.realpath(wish.path)), b"", b"", wish))
     return [c for c in changes if not c.idle or str(c.path) in ledger.records], troubles
 
 
@@ -254,13 +260,6 @@ def _everywhere(agent: Agent, place: Place, ledger: Ledger) -> list[Wish]:
         [place] if place.project else [place, *(Place(place.context, Path(p)) for p in projects)]
     )
     return [wish for one in places for wish in wishes(agent, one)]
-
-
-def _mentions_us(path: Path) -> bool:
-    try:
-        return MARKER.encode() in path.read_bytes()
-    except OSError:
-        return False
 
 
 def take_out(changes: list[Change], ledger: Ledger) -> None:

@@ -32,10 +32,12 @@ class Entries:
     path: Path
     entries: tuple[tuple[tuple[str, ...], Any], ...]
     others: tuple[tuple[str, Any], ...] = ()
+    may_be_empty: bool = False
+    """The agent takes a file with nothing in it for `{}`; to others it is an error."""
 
     def add(self, text: str) -> str:
-        value = _loaded(text or "{}")
-        text = text or "{}\n"
+        text = text if text.strip() else "{}\n"
+        value = _loaded(text)
         for key, wanted in self.others:
             if key not in value:
                 text = jsontext.member(text, (), key, wanted)
@@ -43,11 +45,15 @@ class Entries:
             for path, entry in self.entries:
                 text = jsontext.append(text, path, entry)
         except (ValueError, KeyError, IndexError) as error:
-            raise Refused(f"is not built as expected ({error})") from error
+            raise Refused(f"is not built as expected: {error}") from error
         return text
 
     def strip(self, text: str) -> str:
         """Takes out what is ours, also out of lists that somebody else has put it in."""
+        if not text.strip():
+            if not self.may_be_empty:
+                raise Refused("is empty, which is no JSON: delete it, or write {} into it")
+            return text
         while found := next(jsontext.find(_loaded(text), _is_ours), None):
             text = jsontext.remove(text, _widened(_loaded(text), found))
         return text
@@ -71,7 +77,8 @@ class Own:
         return self.text
 
     def strip(self, text: str) -> str:
-        return "" if "turnmark" in text else text
+        """It is ours if it calls what we install."""
+        return "" if "/bin/turnmark-" in text else text
 
     def snippet(self) -> str:
         return self.text
@@ -121,6 +128,11 @@ class Block:
 
 
 Wish = Entries | Own | Block
+
+
+def is_needed(wish: Wish) -> bool:
+    """Whether the agent tells nothing without it."""
+    return not isinstance(wish, Own) or wish.needed
 
 
 def _loaded(text: str) -> dict[str, Any]:
@@ -204,21 +216,24 @@ def _group(agent: Agent, place: Place, hook: Hook, **more: object) -> dict[str, 
     return {**group, "hooks": [{**one, "timeout": hook.timeout}]}
 
 
-def _groups(agent: Agent, place: Place, path: Path, **more: object) -> Entries:
+def _groups(
+    agent: Agent, place: Place, path: Path, *, may_be_empty: bool = False, **more: object
+) -> Entries:
     timed = [hook for hook in agent.hooks if hook.timeout]
     rows = ((("hooks", h.event), _group(agent, place, h, **more)) for h in timed)
-    return Entries(path, tuple(rows))
+    return Entries(path, tuple(rows), may_be_empty=may_be_empty)
 
 
 def _claude(agent: Agent, place: Place) -> list[Wish]:
     if place.project is not None:
-        return [_groups(agent, place, place.project / ".claude/settings.local.json")]
+        path = place.project / ".claude/settings.local.json"
+        return [_groups(agent, place, path, may_be_empty=True)]
     folder = place.folder(agent)
     head = f"---\ndescription: '{ABOUT}'\nargument-hint: '[diff N | N [FILE]]'\n"
     allowed = f"allowed-tools: Bash({place.rollback}:*)\n---\n"
     text = f"{head}{allowed}\n!`{place.rollback} $ARGUMENTS`\n\n{SHOW}"
     return [
-        _groups(agent, place, folder / "settings.json"),
+        _groups(agent, place, folder / "settings.json", may_be_empty=True),
         Own(folder / "commands/rollback.md", text, 0o644, needed=False),
     ]
 

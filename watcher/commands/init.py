@@ -92,19 +92,21 @@ def said(
     lines = [f"{agent.title}:"]
     for change in changes:
         done = "written" if change.after is not None else "removed"
-        word = "is as it should be" if change.idle else "would change" if dry_run else done
+        kept = "is as it should be" if change.before is not None else "is not there"
+        word = kept if change.idle else "would change" if dry_run else done
         lines.append(f"  {change.path}  {word}")
         if dry_run and not change.idle:
             lines += change.diff().splitlines()
     for one in troubles:
         lines.append(f"  {one.path}  left alone: it {one.reason}")
         if one.needed and one.snippet:
-            lines += ["  What belongs into it:", one.snippet.rstrip("\n")]
+            lines += [f"  {PUT_IN}", one.snippet.rstrip("\n")]
     if advice and agent.name in AFTERWARDS:
         lines.append(f"  {AFTERWARDS[agent.name]}")
     return lines
 
 
+PUT_IN = "Correct that and run this again, or put in by hand what belongs into it:"
 AFTERWARDS = {
     "codex": "Codex asks before it runs new hooks: accept them with /hooks. "
     "Until then it tells only of the ends of turns.",
