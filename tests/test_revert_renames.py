@@ -1,16 +1,12 @@
-"""A revert follows files that were renamed, by the turn or since, as `git merge-tree` does."""
+"""A revert follows files that were renamed, by the turn or since; see also `test_merge_corpus`."""
 
 from __future__ import annotations
 
-import os
-import random
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from core.rollback import undo_request
-from core.turns import begin, end
 from core.without import Side
 from tests.stores import Bench
 from tests.test_revert import edit, reasons, replaced, take_out, turn
@@ -129,84 +125,3 @@ def test_a_name_that_is_taken_again_is_not_written_over(bench: Bench) -> None:
     before = image(bench.path)
     assert take_out(bench, "turn:1").outcome == "conflicts"
     assert image(bench.path) == before
-
-
-# Against git
-
-
-def git(base: Path, *words: str, code: int = 0) -> str:
-    environment = {
-        "PATH": os.environ["PATH"],
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "HOME": "/nonexistent",
-        **{
-            f"GIT_{who}_{what}": "x"
-            for who in ("AUTHOR", "COMMITTER")
-            for what in ("NAME", "EMAIL")
-        },
-    }
-    done = subprocess.run(
-        ["git", f"--git-dir={base}", "-c", "merge.directoryRenames=false", *words],
-        env=environment,
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode in (0, code), done.stderr
-    return done.stdout.strip()
-
-
-def merged_by_git(bench: Bench, base: str, ours: str, theirs: str) -> str | None:
-    """The tree, or None where git finds conflicts."""
-    place = bench.base / "git"
-    if not place.exists():
-        git(place, "init", "-q", "--bare", str(place))
-        (place / "objects/info/alternates").write_text(f"{bench.store.base}/objects\n")
-    root = git(place, "commit-tree", base, "-m", "base")
-    sides = [git(place, "commit-tree", tree, "-p", root, "-m", "x") for tree in (ours, theirs)]
-    found = git(place, "merge-tree", "--write-tree", *sides, code=1).splitlines()
-    return found[0] if len(found) == 1 else None
-
-
-def muddle(dice: random.Random, top: Path) -> None:
-    """Edits, renamings, moves, deletions and new files, few enough that git can follow them."""
-    for _ in range(dice.randint(1, 3)):
-        files = sorted(path for path in top.rglob("*") if path.is_file())
-        if not files:
-            return
-        path, fresh = dice.choice(files), top / dice.choice("nopq") / f"f{dice.randrange(10**6)}"
-        kind = dice.choice(("edit", "edit", "edit", "rename", "rename", "delete", "create"))
-        if kind == "edit":
-            lines = path.read_text().splitlines(keepends=True)
-            lines[dice.randrange(len(lines))] = f"{dice.random()}\n"
-            path.write_text("".join(lines))
-        elif kind == "delete":
-            path.unlink()
-        else:
-            fresh.parent.mkdir(exist_ok=True)
-            if kind == "rename":
-                path.rename(fresh)
-            else:
-                fresh.write_text("".join(f"{dice.random()}\n" for _ in range(12)))
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_a_merge_is_clean_where_gits_is_and_then_the_same(tmp_path: Path, seed: int) -> None:
-    bench, dice = Bench(tmp_path), random.Random(seed)
-    for number in range(5):
-        name = f"{dice.choice('nopq')}/{number}"
-        text = "".join(f"{dice.random()}\n" for _ in range(12))
-        edit(bench.path, {name: text})
-    before = bench.point().snapshot.files
-    begin(bench.recorder, "s")
-    muddle(dice, bench.path)
-    end(bench.recorder, "s")
-    after = bench.recorder.take().snapshot.files
-    muddle(dice, bench.path)
-    now = bench.recorder.take().snapshot.files
-    wanted = merged_by_git(bench, after.hex(), now.hex(), before.hex())
-    done = take_out(bench, "turn:1")
-    assert bool(done.conflicts) == (wanted is None)
-    if wanted is not None:
-        assert bench.recorder.take().snapshot.files.hex() == wanted
