@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import subprocess
 import sysconfig
 from functools import cache
