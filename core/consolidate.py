@@ -22,6 +22,7 @@ import os
 import time
 import zlib
 from collections.abc import Collection, Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -260,7 +261,8 @@ def _copy_with_base(out: PackWriter, source: Source, oid: Oid) -> None:
 def _rebased(out: PackWriter, oid: Oid, entry: RawEntry) -> tuple[bytes, ...]:
     """The entry's bytes; the distance to its base is another one in the new pack."""
     if entry.number == TREE_TYPE and is_stored(entry.data[entry.body :]):
-        return (recompressed(oid, entry.data[: entry.body], entry.data[entry.body :]),)
+        with suppress(Damaged):  # as it is, it is for `verify` to tell of
+            return (recompressed(oid, entry.data[: entry.body], entry.data[entry.body :]),)
     if entry.number != OFS_DELTA or entry.base is None:
         return (entry.data,)
     distance = encode_distance(out.size - out.entries[entry.base].offset)

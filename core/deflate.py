@@ -38,8 +38,8 @@ def store(data: bytes) -> bytes:
 
 
 def is_stored(stream: bytes) -> bool:
-    """Whether a stream is what `store` makes of less than 64 KB."""
-    return stream.startswith(HEAD + b"\1")
+    """Whether a stream begins as what `store` makes: with a block that is not compressed."""
+    return stream.startswith(HEAD) and not stream[2] & 0b110
 
 
 def deflate_halves(data: bytes, pool: Executor) -> Callable[[], bytes]:

@@ -5,6 +5,7 @@ Knows one directory of packs; not refs, locks, or which objects deserve to live.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import mmap
 import os
@@ -30,6 +31,7 @@ TYPES: dict[Kind, int] = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 KINDS: dict[int, Kind] = {number: kind for kind, number in TYPES.items()}
 TREE_TYPE = TYPES["tree"]
 OFS_DELTA, REF_DELTA = 6, 7
+HEADER_BYTES = 12
 SLACK = 64
 """So much longer than its content a compressed object seldom is."""
 _NUMBER = struct.Struct(">I").unpack_from
@@ -184,10 +186,11 @@ class PackWriter:
         self.disk = disk
         self.directory = directory
         self.entries: dict[Oid, Entry] = {}
-        self.size = 12
+        self.size = HEADER_BYTES
+        self._crc, self._flushed = 0, False
         self._part = f"{directory}/{TEMPORARY}{os.getpid()}-{time.monotonic_ns()}"
         self._fd = disk.open(self._part, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self._out: list[bytes] = [b"\0" * 12]
+        self._out: list[bytes] = [bytes(HEADER_BYTES)]
         self._buffered = 0
         self._batch: list[tuple[Kind, Oid, bytes]] = []
         self._batch_bytes = 0
@@ -302,18 +305,23 @@ class PackWriter:
             self._flush()
 
     def _flush(self) -> None:
-        self.disk.write(self._fd, b"".join(self._out))
+        data = b"".join(self._out)
+        begin = HEADER_BYTES if not self._flushed else 0
+        self._crc, self._flushed = zlib.crc32(data[begin:], self._crc), True
+        self.disk.write(self._fd, data)
         self._out, self._buffered = [], 0
 
     def _seal(self) -> bytes:
         """Writes the header, now that the count is known, and the trailer over everything."""
         header = b"PACK" + struct.pack(">II", 2, len(self.entries))
-        if self.size == 12 + sum(map(len, self._out[1:])):
+        if not self._flushed:
             return self._seal_in_memory(header)
         self._flush()
         os.lseek(self._fd, 0, os.SEEK_SET)
         self.disk.write(self._fd, header)
-        trailer = _digest_of(self.disk, self._fd, self.size)
+        trailer, crc = _sums_of(self.disk, self._fd, self.size)
+        if crc != self._crc:
+            raise OSError(errno.EIO, "other bytes were read back than were written", self._part)
         os.lseek(self._fd, 0, os.SEEK_END)
         self.disk.write(self._fd, trailer)
         return trailer
@@ -361,16 +369,17 @@ def _packed(oid: Oid, entry: bytes) -> Packed:
     return oid, zlib.crc32(entry), entry
 
 
-def _digest_of(disk: Disk, fd: int, size: int) -> bytes:
-    digest = hashlib.sha1(usedforsecurity=False)
-    at = 0
+def _sums_of(disk: Disk, fd: int, size: int) -> tuple[bytes, int]:
+    """The digest of a file's begin, and the check sum of what follows the header of a pack."""
+    digest, crc, at = hashlib.sha1(usedforsecurity=False), 0, 0
     while at < size:
         part = disk.pread(fd, min(CHUNK, size - at), at)
         if not part:
             break
         digest.update(part)
+        crc = zlib.crc32(part[max(0, HEADER_BYTES - at) :], crc)
         at += len(part)
-    return digest.digest()
+    return digest.digest(), crc
 
 
 def _map(disk: Disk, fd: int, size: int) -> bytes | mmap.mmap:
@@ -575,7 +584,7 @@ class Pack:
         if size < 32 or head != b"PACK" + struct.pack(">II", 2, self.count):
             raise Damaged(f"{self.path}.pack does not match its index.", HINT)
         trailer = self.disk.pread(self.fd, 20, size - 20)
-        if trailer != index[-40:-20] or _digest_of(self.disk, self.fd, size - 20) != trailer:
+        if trailer != index[-40:-20] or _sums_of(self.disk, self.fd, size - 20)[0] != trailer:
             raise Damaged(f"{self.path}.pack does not match its check sum.", HINT)
 
     def spans(self) -> Iterator[tuple[Oid, int, int]]:

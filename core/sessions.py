@@ -188,18 +188,17 @@ class Sessions:
         return self.note_turns(session, [note])
 
     def note_turns(
-        self, session: str, notes: Iterable[TurnNote], *, if_open: bool = False
+        self, session: str, notes: Iterable[TurnNote], *, if_known: bool = False
     ) -> State | None:
-        """Several in one step. if_open: only into a document that says a turn is open, and what
-        it lacks."""
+        """Several in one step. if_known: only into a document that has notes, and what it lacks."""
         name = file_id(session)
-        if if_open and not self.disk.exists(self._path(name)):
+        if if_known and not self.disk.exists(self._path(name)):
             return None
         with self._locked():
             known = self._known(name)
             own = {ALONE: True} if known is None else _mapping(known.get(OWN))
-            if if_open:
-                notes = _missing(own, notes) if own.get("open") is True else []
+            if if_known:
+                notes = _missing(own, notes) if own.get("workspaces") else []
             state, own = known, deepcopy(own)
             for note in notes:
                 state = state or {**_begun(note), "created": self._time(note)}

@@ -80,6 +80,7 @@ class Store:
         self._large: list[Pack] = []
         self._likely: Pack | None = None
         self._small: set[Oid] = set()
+        self._packs_generation = -1
         self._out_of_use: list[Callable[[], object]] = []
         """What frees packs and ids that are gone: it may take as long as a snapshot."""
         self._packs_stamp: tuple[int, int] = (0, 0)
@@ -285,6 +286,15 @@ class Store:
             self._load_packs(path)
         return list(self._packs.values())
 
+    def follow(self) -> list[Pack]:
+        """As `packs`, and never believing a time stamp where something was taken out since: its
+        clock may be a coarse one."""
+        generation = self.generation()
+        if generation != self._packs_generation:
+            self._packs_generation = generation
+            self.reload()
+        return self.packs()
+
     def reload(self) -> None:
         self._packs_stamp = (0, 0)
 
@@ -355,6 +365,11 @@ class Store:
         if self._to_gather:
             self._gather()
         self._gather_more()
+
+    @property
+    def holds_unused(self) -> bool:
+        """Whether packs that are gone are held still, and with them their room on the disk."""
+        return bool(self._out_of_use)
 
     def _free(self) -> None:
         while self._out_of_use:
@@ -500,7 +515,7 @@ class Writer:
         self._written: set[Oid] = set()
         self._ready: list[Ready] = []
         self._open = ExitStack()
-        store.packs()  # the lock is held: what is there now stays until it is given back
+        store.follow()  # the lock is held: what is there now stays until it is given back
         self._loose = store.may_have_loose()
 
     def add(self, kind: Kind, data: bytes, oid: Oid | None = None) -> Oid:

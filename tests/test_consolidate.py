@@ -16,8 +16,16 @@ from core.disk import REAL, Disk
 from core.errors import Busy, Damaged
 from core.history import MarkSpec
 from core.model import Oid
-from core.objects import parse_headers
-from core.packs import OFS_DELTA, REF_DELTA, Pack, PackWriter, recompressed
+from core.objects import hash_object, parse_headers
+from core.packs import (
+    OFS_DELTA,
+    REF_DELTA,
+    TYPES,
+    Pack,
+    PackWriter,
+    entry_header,
+    recompressed,
+)
 from core.store import Store
 from core.sweep import drop_refs
 from core.verify import verify
@@ -106,6 +114,23 @@ def test_trees_stored_in_haste_are_compressed_by_and_by(tmp_path):
     assert everything(bench.store).items() >= before.items()
     assert pack.size() < held * 0.7
     fsck(bench.store.base)
+
+
+def test_a_wrong_tree_stored_in_haste_keeps_no_other_from_being_consolidated(tmp_path):
+    store = grown(tmp_path).store
+    out = PackWriter(REAL, f"{store.base}/objects/pack")
+    header = entry_header(TYPES["tree"], 9)
+    out.copy(Oid(bytes(20)), (header + deflate.store(b"other tree"),))
+    out.finish(sync=False)
+    assert consolidate(store).packs_after == 1
+
+
+def test_a_tree_of_more_than_one_stored_block_is_compressed_too():
+    tree = b"40000 a\0" + bytes(20) + bytes(200_000)
+    packed = recompressed(hash_object("tree", tree), b"", deflate.store(tree))
+    assert deflate.is_stored(deflate.store(tree))
+    assert not deflate.is_stored(packed)
+    assert len(packed) < 2_000
 
 
 @pytest.mark.parametrize("harm", [b"other bytes", b""])

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.disk import REAL
+from core.disk import REAL, Disk
 from core.errors import Damaged
 from core.model import EMPTY_TREE, FILE, TREE, Entry, Oid
 from core.objects import Kind, encode_commit, encode_tree, hash_object
@@ -119,6 +119,38 @@ def test_git_reads_an_object_that_two_threads_compressed(tmp_path: Path, shrinks
     assert pack.size() < len(data) * (0.7 if shrinks else 1.001) + 100
     git("index-pack", "--strict", "-o", "copy.idx", pack.path + ".pack", cwd=tmp_path)
     assert (tmp_path / "copy.idx").read_bytes() == Path(pack.path + ".idx").read_bytes()
+
+
+class Forgetful(Disk):
+    """Writes one bit otherwise than it was told, once."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def write_some(self, fd: int, data: bytes | memoryview) -> int:
+        before, self.at = self.at, self.at - len(data)
+        if 0 <= before < len(data):
+            wrong = bytearray(data)
+            wrong[before] ^= 4
+            return super().write_some(fd, memoryview(wrong))
+        return super().write_some(fd, data)
+
+
+@pytest.mark.parametrize("at", [0, 12, 13, 700_000, 1_400_000, 2_100_000])
+def test_a_large_pack_that_the_disk_holds_otherwise_is_not_finished(
+    tmp_path: Path, at: int
+) -> None:
+    writer = PackWriter(Forgetful(at), str(tmp_path))
+    for seed in range(6):
+        data = random.Random(seed).randbytes(400_000)
+        writer.add("blob", hash_object("blob", data), data)
+    if at < 12:  # the header is written anew
+        Pack(REAL, writer.finish(sync=False)).check()
+        return
+    with pytest.raises(OSError, match="read back"):
+        writer.finish(sync=False)
+    writer.drop()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_many_batches_keep_every_object(tmp_path: Path) -> None:

@@ -537,17 +537,25 @@ def test_notes_that_somebody_mangled_are_made_anew(sessions):
 def test_what_is_missing_from_an_open_document_is_filled_in(sessions):
     sessions.note_turn("s1", note(turn=1))
     later = [note("end", turn=1, status="unknown"), note(turn=2), note("end", turn=2, status="ok")]
-    sessions.note_turns("s1", later, if_open=True)
+    sessions.note_turns("s1", later, if_known=True)
     own = sessions.read("s1")["turnmark"]
     assert [turn["status"] for turn in own["turns"]] == ["unknown", "ok"]
     before = sessions.read("s1")
-    sessions.note_turns("s1", [note("end", turn=2, status="error")], if_open=True)
+    sessions.note_turns("s1", [note("end", turn=2, status="error")], if_known=True)
     assert sessions.read("s1") == before
 
 
 def test_filling_in_brings_nothing_back_that_was_deleted(sessions):
-    sessions.note_turns("s1", [note(turn=1)], if_open=True)
+    sessions.note_turns("s1", [note(turn=1)], if_known=True)
     assert sessions.list() == ()
+
+
+def test_turns_after_an_ended_one_are_caught_up_with(sessions):
+    sessions.note_turns("s1", [note(turn=1), note("end", turn=1)])
+    later = [note(turn=1), note("end", turn=1), note(turn=2), note("end", turn=2, status="ok")]
+    sessions.note_turns("s1", later, if_known=True)
+    turns = sessions.read("s1")["turnmark"]["turns"]
+    assert [(turn["turn"], "ended" in turn) for turn in turns] == [(1, True), (2, True)]
 
 
 def test_a_note_has_the_time_of_its_turn(sessions):

@@ -488,6 +488,25 @@ def test_a_reader_keeps_reading_while_packs_are_consolidated_away(store: Store) 
     fsck(store.base)
 
 
+def deleted_files_open(store: Store) -> list[str]:
+    links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+    names = [os.readlink(link) for link in links if os.path.islink(link)]
+    return [name for name in names if store.base in name and name.endswith(" (deleted)")]
+
+
+def test_packs_that_are_gone_are_let_go_of_while_nobody_waits(store: Store) -> None:
+    put(store, *(b"%d " % n * 50 for n in range(30)))
+    other = Store.open(store.base)
+    oid = put(store, b"once more")[0]
+    assert other.blob(oid) == b"once more"
+    consolidate(store)
+    other.packs()
+    held = deleted_files_open(store)
+    other.warm_up()
+    assert len(deleted_files_open(store)) < len(held)
+    assert other.blob(oid) == b"once more"
+
+
 def test_readers_miss_nothing_while_writers_and_consolidation_run(store: Store) -> None:
     known: list[tuple[Oid, bytes]] = []
     stop, wrong = threading.Event(), list[str]()

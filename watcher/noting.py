@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 SETTLE_SECONDS = 1.0
 """The answer and what the agent asks next go first; turns that follow each other closely become
 one write, which costs a few milliseconds of the interpreter."""
-SETTLE_MOST = 30.0
+SETTLE_MOST = 10.0
 STOP_SECONDS = 5.0
 COLLECT_SECONDS = 24 * 3600.0
 RECENT = 100
@@ -80,8 +80,8 @@ class Noting:
             self._settle()
             with self._news:
                 waiting, self._waiting = self._waiting, {}
-            for (session, if_open), notes in waiting.items():
-                self._note(session, notes, if_open)
+            for (session, if_known), notes in waiting.items():
+                self._note(session, notes, if_known)
             self._noted = waiting.keys() | (self._noted if len(self._noted) < RECENT else set())
             self._collect()
 
@@ -99,9 +99,9 @@ class Noting:
             self._news.wait_for(lambda: self._waiting or self._stopping.is_set())
             return bool(self._waiting)
 
-    def _note(self, session: str, notes: list[TurnNote], if_open: bool) -> None:
+    def _note(self, session: str, notes: list[TurnNote], if_known: bool) -> None:
         try:
-            self.states.note_turns(session, notes, if_open=if_open)
+            self.states.note_turns(session, notes, if_known=if_known)
         except (TurnmarkError, OSError) as error:
             log.warning("the turns of session %s are not noted: %s", session, error)
 

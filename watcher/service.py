@@ -280,8 +280,13 @@ class Service:
         """Counts, fewer packs, an old history's end."""
         if self._is_upkeep_due() and not self.upkeep.is_busy():
             self._upkeep_began = time.monotonic()
-            self._upkeep_due, self._upkeep_at = False, self._upkeep_began + UPKEEP_SECONDS
-            self.upkeep.start(self._take_told().values())
+            self._upkeep_at = self._upkeep_began + UPKEEP_SECONDS
+            self._upkeep_due, told = False, self._take_told()
+            try:
+                self.upkeep.start(told.values())
+            except OSError:
+                self._upkeep_due, self._told = True, told | self._told
+                raise
 
     def _is_upkeep_due(self) -> bool:
         return self._upkeep_due and time.monotonic() >= self._upkeep_at

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from core.errors import Busy, TurnmarkError
 from core.recorder import Recorder
@@ -33,15 +34,14 @@ def recording(context: Context, directory: str | None, *, create: bool) -> Itera
 
 def maintain(context: Context, store: Store, roots: Iterable[Root]) -> None:
     """Best effort, after the answer: what listings show, fewer packs, an old history's end."""
-    try:
-        for root in roots:
-            _count_lines(store, root)
-        _consolidate(store)
-        _prune(context, store)
-    except Busy:
-        return  # somebody is writing; whoever comes next does it
-    except (TurnmarkError, OSError) as error:
-        note(context, f"warning: tidying up the store failed: {error}")
+    counting = [partial(_count_lines, store, root) for root in roots]
+    for step in (*counting, partial(_consolidate, store), partial(_prune, context, store)):
+        try:
+            step()
+        except Busy:
+            return  # somebody is writing; whoever comes next does it
+        except (TurnmarkError, OSError) as error:
+            note(context, f"warning: tidying up the store failed: {error}")
 
 
 def _count_lines(store: Store, root: Root) -> None:

@@ -167,7 +167,8 @@ class Workspace:
         turn, if one is likely, need not."""
         with self._bell:
             self._stale, self._active = self._active, False
-            self._bell.notify()
+            if self._stale:
+                self._bell.notify()
 
     def because(self, note: str) -> None:
         """What the snapshots of the bursts to come are noted with, until told otherwise."""
@@ -325,13 +326,13 @@ class Workspace:
     def _save_now_and_then(self) -> None:
         """While nobody waits, and not after each of many turns: what is not saved costs a look."""
         recorder, now = self.recorder, time.monotonic()
-        if recorder is None or not recorder.tree.is_unsaved():
+        if recorder is None or not (recorder.tree.is_unsaved() or recorder.store.holds_unused):
             self._save_at = self._save_latest = math.inf
         elif self._save_at == math.inf:
             self._save_at, self._save_latest = now + SAVE_SECONDS, now + SAVE_MOST
         elif now >= self._save_at and not self._called():
             recorder.tree.save()
-            recorder.store.warm_up()
+            self._warm_up()
             self._save_at = self._save_latest = math.inf
 
     def _put_off_save(self) -> None:
@@ -343,7 +344,7 @@ class Workspace:
         """What is due without being asked for; a failure keeps its dirty paths and is retried."""
         try:
             if self._stale:
-                self._freshen()
+                self._warm_up()
             if self._changed:
                 self._change()
             self._mend()
@@ -489,10 +490,14 @@ class Workspace:
             self._check_root()
             self._snapshot("the rules changed")
 
-    def _freshen(self) -> None:
+    def _warm_up(self) -> None:
+        """A favour to whoever comes next, who will meet, and tell of, what fails here."""
         self._stale = False
-        if self.recorder is not None:
-            self.recorder.store.warm_up()
+        try:
+            if self.recorder is not None:
+                self.recorder.store.warm_up()
+        except (OSError, TurnmarkError) as error:
+            log.debug("%s: the store could not be looked at ahead: %s", self.root.shown, error)
 
     def _mend(self) -> None:
         """Has a watcher that was found silent restarted; until then everything is scanned."""
