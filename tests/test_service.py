@@ -278,6 +278,12 @@ def test_directories_are_watched_on_request_and_let_go(live, work):
     (row,) = live.ask("list", str(work), "--all", "--limit", "1")["points"]
     assert row["kind"] == "burst"
     assert live.run("unwatch", "work")[0] == 1
+    assert live.run("watch", "work", "missing")[0] == 65
+    assert live.rows() == []
+    live.ask("watch", "work")
+    assert live.run("unwatch", "work", "missing")[0] == 1
+    assert [row["root"] for row in live.rows()] == [str(work)]
+    live.ask("unwatch", "work")
     assert live.run("watch", "/")[0] == 65
     assert live.run("watch", "")[0] == 65
     assert live.run("unwatch", "")[0] == 65

@@ -420,16 +420,23 @@ class Service:
         return {"workspaces": rows}
 
     def _watch(self, _: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
-        found = [self.watching.watch(path, REQUEST) for path in texts(params, "dirs")]
+        """All of them or, where one may not be, none."""
+        paths = texts(params, "dirs")
+        for path in paths:
+            if self.watching.find(path) is None:
+                self.watching.check(path)
+        found = [self.watching.watch(path, REQUEST) for path in paths]
         return {"workspaces": [workspace.status() for workspace in found]}
 
     def _unwatch(self, _: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
-        rows = []
-        for path in texts(params, "dirs"):
-            if not self.watching.unwatch(path):
+        """All of them or, where one is not watched, none."""
+        paths = texts(params, "dirs")
+        for path in paths:
+            if self.watching.find(path) is None:
                 raise NotWatched(f"{path} is not watched.", "`turnmark status` shows what is.")
-            rows.append({"root": path})
-        return {"workspaces": rows}
+        for path in paths:
+            self.watching.unwatch(path)
+        return {"workspaces": [{"root": path} for path in paths]}
 
     def _subscribe(self, caller: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
         caller.follow()
