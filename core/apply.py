@@ -221,10 +221,13 @@ class Staging:
             if error.errno in GONE:
                 return False
             raise
-        for part in (NEW, OLD):
-            if self._is_dir(part):
-                self._parts[part] = self.disk.open(part, DIRECTORY, at=self.fd)
+        self._open_parts()
         return True
+
+    def _open_parts(self) -> None:
+        for part in (NEW, OLD):
+            if part not in self._parts and self._is_dir(part):
+                self._parts[part] = self.disk.open(part, DIRECTORY, at=self.fd)
 
     def _is_dir(self, part: bytes) -> bool:
         there = self.disk.exists(part, self.fd)
@@ -232,6 +235,7 @@ class Staging:
 
     def names(self) -> list[tuple[int, bytes]]:
         """Everything that is in staging, be it ours or not: where it is, and its name."""
+        self._open_parts()  # making them may have failed half-way: they are no strays
         out: list[tuple[int, bytes]] = []
         for at in (self.fd, *self._parts.values()):
             with self.disk.scandir(at) as found:

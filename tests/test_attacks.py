@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -397,7 +398,8 @@ def test_an_imported_store_runs_nothing_of_its_configuration(
     (legacy / "HERMES_WORKDIR").write_text(str(tmp_path / "work"))
     shutil.rmtree(legacy / "objects" / blob[:2])
     found = import_stores(Store.create(f"{tmp_path}/store"), str(legacy))
-    assert "lacks the object" in found[0].error
+    # git's own words where it has ended before it is asked for the object
+    assert re.search("lacks the object|missing object", found[0].error)
     assert not (tmp_path / "ran").exists()
 
 

@@ -69,6 +69,28 @@ def contents(found: Image) -> set[object]:
     return {leaf[-1] for leaf in found.values() if leaf[0] in ("file", "link")}
 
 
+class NoRoomForOld(Disk):
+    """Has no descriptor left when the second half of a staging directory is to be opened."""
+
+    struck = 0
+
+    def open(self, name: bytes | str, flags: int, mode: int = 0o600, at: int | None = None) -> int:
+        if name == b"old" and not self.struck:
+            self.struck += 1
+            raise OSError(errno.EMFILE, "no descriptor left")
+        return super().open(name, flags, mode, at)
+
+
+def test_a_staging_directory_that_was_half_made_leaves_no_trace(tmp_path: Path) -> None:
+    bench, request, _, now = two_states(tmp_path)
+    disk = NoRoomForOld()
+    with suppress(TurnmarkError, OSError):
+        run_rollback(bench, request, disk)
+    assert disk.struck
+    bench.finish()
+    assert image(bench.path) == now
+
+
 def run_rollback(bench: Bench, request: Request, disk: Disk) -> None:
     recorder = Recorder(Store.open(bench.store.base, disk), bench.root, ALL)
     with recorder.store.workspace_lock(bench.root.id):
