@@ -238,8 +238,7 @@ class Recorder:
         if tree.usual is None and self.last is not None:
             tree.usual = self._usual_of(self.last)
         if generation != self._read_at:
-            self.store.reload()
-            self.store.packs()
+            self.store.follow()
             self._read_history()
             self._read_at = generation
         proved = tree.generation == generation

@@ -191,7 +191,7 @@ class _Work:
         was, shall = self.wanted.get(new, (None, None))[0], self.wanted.get(old, (None, None))[1]
         at = new if self.here(new) is not None else self._since.new_of.get(new)
         here = self.here(at) if at is not None else None
-        if was is None or shall is None or (at == new and not _are_files(was, here, shall)):
+        if not _are_files(was, shall) or (here is not None and not _are_files(here)):
             return False
         if here == was and at == new:
             return False
@@ -201,7 +201,9 @@ class _Work:
             self.conflict(new, "renamed again since" if at else "deleted since", here, shall)
             return True
         conflicts = len(self.rest.conflicts)
-        result = self.merged(old, was, here, shall) if here is not None else shall
+        result = shall
+        if was is not None and here is not None and shall is not None:
+            result = self.merged(old, was, here, shall)
         if len(self.rest.conflicts) == conflicts:
             self.results |= {old: result, at or new: None}
         return True

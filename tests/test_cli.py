@@ -265,6 +265,17 @@ def test_the_version_costs_no_library_that_it_does_not_need():
     assert done.stdout.splitlines() == ["turnmark 0.1.0", "[]"]
 
 
+def printing_to(fd: int, line: str, buffering: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "watcher", *line.split()],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": buffering},
+        stdout=fd,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("buffering", ["", "1"])
 @pytest.mark.parametrize(
     ("line", "code"), [("config show", 0), ("config show --json", 0), ("--help", 1)]
@@ -272,14 +283,7 @@ def test_the_version_costs_no_library_that_it_does_not_need():
 def test_a_reader_that_goes_away_is_passed_over_in_silence(line, code, buffering):
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(
-        [sys.executable, "-m", "watcher", *line.split()],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONUNBUFFERED": buffering},
-        stdout=write,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
+    done = printing_to(write, line, buffering)
     os.close(write)
     assert (done.returncode, done.stderr) == (code, b"")
 
@@ -300,14 +304,7 @@ def test_bytes_and_text_are_put_in_order():
 @pytest.mark.parametrize("line", ["config show", "--help"])
 def test_a_full_disk_is_no_success(line, buffering):
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "watcher", *line.split()],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONUNBUFFERED": buffering},
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
+        done = printing_to(full.fileno(), line, buffering)
     assert (done.returncode, done.stderr) == (1, b"error: No space left on device\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,14 @@ def test_a_file_renamed_by_the_turn_and_deleted_since_is_a_conflict(
     if side == "":
         assert reasons(done.conflicts) == {b"b": "deleted since"}
     assert texts(bench) == {**REST, **left}
+
+
+def test_links_are_not_followed(bench: Bench) -> None:
+    (bench.path / "old").symlink_to("other")
+    turn(bench, {}, "old")
+    (bench.path / "new").symlink_to("other")
+    assert take_out(bench, "turn:1", side="theirs").outcome == "done"
+    assert {"old", "new"} <= set(os.listdir(bench.path))
 
 
 def test_markers_come_under_the_old_name_and_the_new_one_goes(bench: Bench) -> None:

@@ -488,6 +488,21 @@ def test_a_reader_keeps_reading_while_packs_are_consolidated_away(store: Store) 
     fsck(store.base)
 
 
+def test_a_writer_believes_no_clock_where_something_was_taken_out(store: Store) -> None:
+    """A directory whose time is counted in ticks may look as it was before a sweep."""
+    (oid,) = put(store, b"soon to go")
+    place = f"{store.base}/objects/pack"
+    other = Store.open(store.base)
+    assert other.has(oid)
+    stamp = os.stat(place).st_mtime_ns
+    for name in os.listdir(place):
+        os.unlink(f"{place}/{name}")
+    store.next_generation()
+    os.utime(place, ns=(stamp, stamp))
+    with other.writing() as writer:
+        assert not writer.holds(oid)
+
+
 def deleted_files_open(store: Store) -> list[str]:
     links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
     names = [os.readlink(link) for link in links if os.path.islink(link)]
