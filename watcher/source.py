@@ -530,6 +530,7 @@ class Hub:
         self._cookies = os.fsencode(cookies)
         self._numbers = itertools.count(1)
         self._waiting: dict[bytes, _Waiter] = {}
+        self._placed: list[bytes] = []  # cookies that came back, to be renamed for the next
         self._trees: set[TreeSource] = set()
         self._changing = threading.RLock()
         self._mounts = _Mounts()
@@ -541,8 +542,7 @@ class Hub:
 
     def _start(self) -> None:
         os.makedirs(self._cookies, mode=0o700, exist_ok=True)
-        for left in os.listdir(self._cookies):
-            os.unlink(os.path.join(self._cookies, left))
+        self._clear_cookies()
         try:
             self.reader = _Reader(self._on_failure)
         except OSError as error:
@@ -551,7 +551,8 @@ class Hub:
         self.observer = _Observer(self.reader)
         self.observer.start()
         try:
-            self.reader.add_callback(self._cookies, C.IN_CREATE, self, id(self))  # type: ignore[arg-type]
+            mask = C.IN_CREATE | C.IN_MOVED_TO
+            self.reader.add_callback(self._cookies, mask, self, id(self))  # type: ignore[arg-type]
         except OSError as error:
             self._stop()
             raise WatchUnavailable(_limit_reason(error)) from error
@@ -576,20 +577,31 @@ class Hub:
         if self.failure or os.getpid() != self.pid:
             return False
         name = b"%d" % next(self._numbers)
-        path = self._cookies + b"/" + name
         waiter = self._waiting[name] = _Waiter()
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            self._place(name)
             came = waiter.event.wait(seconds) and waiter.good
         except OSError as error:
             log.warning("no cookie could be placed: %s", error)
             return False
         finally:
             self._waiting.pop(name, None)
-            with suppress(OSError):
-                os.unlink(path)
+        self._placed.append(name)
         self._meet_mounts()
         return came and not self.failure
+
+    def _place(self, name: bytes) -> None:
+        """Renames a cookie that is there, which file systems do in a tenth of a creation's time."""
+        path = self._cookies + b"/" + name
+        with suppress(IndexError, FileNotFoundError):
+            os.rename(self._cookies + b"/" + self._placed.pop(), path)
+            return
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+
+    def _clear_cookies(self) -> None:
+        self._placed.clear()
+        for left in os.listdir(self._cookies):
+            os.unlink(os.path.join(self._cookies, left))
 
     def _meet_mounts(self) -> None:
         """No event tells of what is mounted over a watched directory."""
@@ -654,6 +666,7 @@ class Hub:
             self._stop()
             self._mounts.close()
         with suppress(OSError):
+            self._clear_cookies()
             os.rmdir(self._cookies)
 
     def _stop(self) -> None:
