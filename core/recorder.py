@@ -189,6 +189,7 @@ class Recorder:
     def look(self) -> Seen:
         """The workspace as it is now, by full scan, storing nothing."""
         sink = TreesOnly()
+        self.store.follow()
         with self._beneath() as beneath:
             self._check_base()
             look = self._look(beneath, sink, None)
@@ -260,7 +261,7 @@ class Recorder:
         if last is None or self.store.refs.read(snapshot_ref(last)) != last.id:
             return False
         root = self.tree.root()
-        return root is not None and root.oid == last.files and self.store.has(last.files)
+        return root is not None and root.oid == last.files and self.store.holds(last.files)
 
     def _root_of(self, changes: Changes) -> Oid:
         root = changes.get(ROOT) or self.tree.root()

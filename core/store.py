@@ -84,6 +84,8 @@ class Store:
         self._out_of_use: list[Callable[[], object]] = []
         """What frees packs and ids that are gone: it may take as long as a snapshot."""
         self._packs_stamp: tuple[int, int] = (0, 0)
+        """Of the directory when it was last read; and when this process had added packs to it."""
+        self._added_stamp: tuple[int, int] = (0, 0)
 
     # Opening
 
@@ -278,25 +280,36 @@ class Store:
 
     def packs(self) -> list[Pack]:
         """The packs as they are now; the directory is read again only when it has changed."""
-        path = f"{self.base}/objects/pack"
-        info = self.disk.lstat(path)
-        stamp = (info.st_mtime_ns, info.st_ino)
+        stamp = self._stamp()
         if stamp != self._packs_stamp:
             self._packs_stamp = stamp
-            self._load_packs(path)
+            self._load_packs(f"{self.base}/objects/pack")
         return list(self._packs.values())
 
-    def follow(self) -> list[Pack]:
-        """As `packs`, and never believing a time stamp where something was taken out since: its
-        clock may be a coarse one."""
+    def follow(self) -> None:
+        """For a writer, before it asks what is held: no time stamp is believed where something was
+        taken out since, as its clock may be a coarse one. To know less than there is costs a
+        writer an object stored twice, so what this process added itself is no reason to look."""
         generation = self.generation()
         if generation != self._packs_generation:
             self._packs_generation = generation
             self.reload()
-        return self.packs()
+        if self._stamp() != self._added_stamp:
+            self.packs()
 
     def reload(self) -> None:
-        self._packs_stamp = (0, 0)
+        self._packs_stamp = self._added_stamp = (0, 0)
+
+    def add_packs(self, packs: Iterable[Pack]) -> None:
+        """Those that were written here; whatever else came meanwhile is found by whoever reads."""
+        for pack in packs:
+            self._packs[os.path.basename(pack.path)] = pack
+            self._to_gather = True
+        self._added_stamp = self._stamp()
+
+    def _stamp(self) -> tuple[int, int]:
+        info = self.disk.lstat(f"{self.base}/objects/pack")
+        return info.st_mtime_ns, info.st_ino
 
     def _load_packs(self, path: str) -> None:
         with self.disk.scandir(path) as found:
@@ -329,11 +342,15 @@ class Store:
 
     def _open_pack(self, name: str, path: str) -> None:
         try:
-            self._packs[name] = Pack(self.disk, path, self._open)
+            self._packs[name] = self.open_pack(path)
         except FileNotFoundError:
             self.reload()
         except (Damaged, OSError, ValueError) as error:
             self.broken[name] = str(error)
+
+    def open_pack(self, path: str) -> Pack:
+        """Of all of them only so many keep a descriptor."""
+        return Pack(self.disk, path, self._open)
 
     def lasting_packs(self) -> list[Pack]:
         """Those whose objects a writer may count on; git's cruft packs are about to expire."""
@@ -342,6 +359,10 @@ class Store:
 
     def has(self, oid: Oid) -> bool:
         self.packs()
+        return self.holds(oid)
+
+    def holds(self, oid: Oid) -> bool:
+        """For whoever writes: among what is known by `follow`."""
         return self.packed(oid) or self.has_loose(oid)
 
     def packed(self, oid: Oid) -> bool:
@@ -570,12 +591,10 @@ class Writer:
         if sync and self._finished:
             self.store.disk.sync_dir(f"{self.store.base}/objects/pack")
         self._remember_unsynced(sync=sync)
-        for path in self._finished:
-            pack = Pack(self.store.disk, path)
-            try:
-                pack.check()
-            finally:
-                pack.close()
+        packs = [self.store.open_pack(path) for path in self._finished]
+        for pack in packs:
+            pack.check()
+        self.store.add_packs(packs)
         stored = Stored(self._finished, self.objects, self.size)
         self._finished = []
         return stored

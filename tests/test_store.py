@@ -488,6 +488,30 @@ def test_a_reader_keeps_reading_while_packs_are_consolidated_away(store: Store) 
     fsck(store.base)
 
 
+def test_what_a_writer_added_itself_is_no_reason_to_look_for_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    put(store, b"first")
+    monkeypatch.setattr(store, "_load_packs", looks.append)
+    for number in range(3):
+        (oid,) = put(store, b"%d" % number)
+        with store.writing() as writer:
+            assert writer.holds(oid)
+    assert not looks
+
+
+def test_what_another_process_adds_while_one_writes_is_found_by_its_readers(store: Store) -> None:
+    other = Store.open(store.base)
+    with store.writing() as writer:
+        writer.add("blob", b"mine")
+        (theirs,) = put(other, b"theirs")
+        writer.settle(sync=False)
+    with store.writing():
+        assert store.read(theirs) == ("blob", b"theirs")
+    assert store.has(theirs)
+
+
 def test_a_writer_believes_no_clock_where_something_was_taken_out(store: Store) -> None:
     """A directory whose time is counted in ticks may look as it was before a sweep."""
     (oid,) = put(store, b"soon to go")
