@@ -145,10 +145,13 @@ def bytes_used(disk: Disk, paths: Iterable[str]) -> int:
 
 
 def merge(store: Store, packs: Iterable[Pack], wanted: Container[Oid] | None = None) -> str:
-    """A new pack, durable and read back, of the wanted objects of others: each of them once."""
+    """A new pack, durable and read back, of the wanted objects of others: each of them once.
+
+    In the order in which they were written, as a history is read.
+    """
     out = PackWriter(store.disk, _place(store))
     try:
-        for pack in packs:
+        for pack in sorted(packs, key=_written):
             copy_entries(out, pack, wanted)
         path = out.finish(sync=True)
     finally:
@@ -156,6 +159,10 @@ def merge(store: Store, packs: Iterable[Pack], wanted: Container[Oid] | None = N
     store.disk.sync_dir(_place(store))
     check_pack(store.disk, path)
     return path
+
+
+def _written(pack: Pack) -> int:
+    return pack.disk.lstat(pack.path + ".pack").st_mtime_ns
 
 
 def check_pack(disk: Disk, path: str) -> None:

@@ -8,8 +8,9 @@ the same by its content (`renames`): backwards to the name it had, forwards to t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import zip_longest
 
 from .about import decode_about
 from .diff import diff_trees
@@ -178,12 +179,21 @@ class Follower:
         return self._moves[pair]
 
 
+@dataclass
+class _Way:
+    """The names of a path; the trees that were met along it last, and what was at its end."""
+
+    names: list[bytes]
+    met: list[Oid] = field(default_factory=list)
+    end: Entry | None = None
+
+
 class _Trail:
-    """Looks one path up in many trees; what lies below equal ones is looked up once."""
+    """Looks one path up in many trees; below one that it was in last it need not look again."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._ways: dict[RelPath, list[tuple[bytes, dict[Oid, Entry | None]]]] = {}
+        self._ways: dict[RelPath, _Way] = {}
         self._facts: dict[tuple[Oid, int, RelPath], tuple[int | None, GapReason | None, bool]] = {}
 
     def version(self, snapshot: Snapshot, path: RelPath) -> Version:
@@ -194,26 +204,22 @@ class _Trail:
         return Version(snapshot, path, entry, mode if entry else None, gap)
 
     def _entry(self, tree: Oid, path: RelPath) -> Entry | None:
+        if path not in self._ways:
+            self._ways[path] = _Way(path.split(b"/") if path else [])
+        way = self._ways[path]
         found: Entry | None = Entry(TREE, tree)
-        passed: list[tuple[dict[Oid, Entry | None], Oid]] = []
-        for name, ends in self._way(path):
+        met: list[Oid] = []
+        for name, before in zip_longest(way.names, way.met):
             if found is None or found.mode != TREE:
                 found = None
                 break
-            if found.oid in ends:
-                found = ends[found.oid]
-                break
-            passed.append((ends, found.oid))
+            if found.oid == before:
+                way.met[: len(met)] = met
+                return way.end
+            met.append(found.oid)
             found = child_in(self._store.tree(found.oid), name)
-        for ends, oid in passed:
-            ends[oid] = found
+        way.met, way.end = met, found
         return found
-
-    def _way(self, path: RelPath) -> list[tuple[bytes, dict[Oid, Entry | None]]]:
-        """The names on the way, each with what is at its end by the tree in which it was met."""
-        if path not in self._ways:
-            self._ways[path] = [(name, {}) for name in path.split(b"/")] if path else []
-        return self._ways[path]
 
     def _about(
         self, oid: Oid, kind: int, path: RelPath

@@ -61,18 +61,23 @@ def child_in(raw: bytes, name: bytes) -> Entry | None:
     begin: behind the NUL of another's name and the twenty bytes of its object. Where these could
     themselves hold the beginning of an entry, all of them are parsed.
     """
+    at = raw.find(b"40000 %s\0" % name)
+    if at >= 0 and _begins(raw, at):
+        at += len(name) + 7
+        return Entry(TREE, Oid(raw[at : at + 20]))
     end = raw.find(b" %s\0" % name)
     if end < 0:
         return None
-    start, mode = end - 5, TREE
-    if end < 5 or raw[start:end] != TREE_MODE:
-        start, mode = end - 6, MODES.get(raw[end - 6 : end], 0) if end >= 6 else 0
-    before = raw[max(0, start - 21) : start]
-    whole = not start or (len(before) == 21 and not before[0] and b" " not in before)
-    if not mode or not whole:
+    mode = MODES.get(raw[end - 6 : end]) if end >= 6 else None
+    if mode is None or not _begins(raw, end - 6):
         return parse_tree(raw).get(name)
     at = end + len(name) + 2
     return Entry(mode, Oid(raw[at : at + 20]))
+
+
+def _begins(raw: bytes, at: int) -> bool:
+    """Whether an entry of a tree is bound to begin there."""
+    return not at or (at > 20 and not raw[at - 21] and raw.find(b" ", at - 20, at) < 0)
 
 
 def _odd_mode(text: bytes) -> int:

@@ -461,12 +461,9 @@ class Pack:
         if last - first > BISECT_ABOVE:
             at = bisect_left(range(first, last), oid, key=self.oid) + first
             return at if at < last and self.oid(at) == oid else None
-        return self._search(oid, 1032 + 20 * first, 1032 + 20 * last)
-
-    def _search(self, oid: Oid, start: int, stop: int) -> int | None:
-        """One memory search; a hit that straddles two ids is skipped."""
-        at = self._idx.find(oid, start, stop)
-        while at >= 0 and (at - 1032) % 20:
+        stop = 1032 + 20 * last
+        at = self._idx.find(oid, 1032 + 20 * first, stop)
+        while at >= 0 and (at - 1032) % 20:  # a hit that straddles two ids
             at = self._idx.find(oid, at + 1, stop)
         return (at - 1032) // 20 if at >= 0 else None
 
@@ -528,7 +525,14 @@ class Pack:
         return parse_size(begun, _skip_size(begun, 0))
 
     def _at(self, offset: int) -> tuple[Kind, bytes]:
-        """Follows a chain of deltas down to its base, then applies it from there."""
+        head = self._head(offset)
+        number, size, at = parse_entry_header(head)
+        if number in KINDS:
+            return KINDS[number], self._inflate(offset, head, at, size)
+        return self._from_deltas(offset)
+
+    def _from_deltas(self, offset: int) -> tuple[Kind, bytes]:
+        """Follows a chain of them down to its base, then applies it from there."""
         deltas: list[bytes] = []
         while len(deltas) <= self.count:
             head = self._head(offset)

@@ -404,10 +404,18 @@ class Store:
         self._large = [pack for pack in self._large if pack.count > PACK_OBJECTS]
 
     def read(self, oid: Oid) -> tuple[Kind, bytes]:
-        """An object, its hash verified; another copy is tried where one is damaged."""
-        found = self._read_likely(oid)
-        if found is not None:
-            return found
+        """An object, its hash verified; another copy is tried where one is damaged.
+
+        The pack that was read last is asked first: what belongs together was written together, and
+        to see whether packs came or went costs as much again as the reading.
+        """
+        try:
+            found = self._likely.read(oid) if self._likely is not None else None
+        except Damaged:  # it may be gone by now; all are asked, and this one too if it is not
+            found = None
+        return found or self._read_anywhere(oid)
+
+    def _read_anywhere(self, oid: Oid) -> tuple[Kind, bytes]:
         for _ in range(LOOKS):
             try:
                 found = self._read_packed(oid) or self._read_loose(oid)
@@ -438,15 +446,6 @@ class Store:
         if damage is not None:
             raise damage
         return None
-
-    def _read_likely(self, oid: Oid) -> tuple[Kind, bytes] | None:
-        """From the pack that was read last: what belongs together was written together, and to see
-        whether packs came or went costs as much again as the reading."""
-        likely = self._likely
-        try:
-            return likely.read(oid) if likely is not None else None
-        except Damaged:  # it may be gone by now; all are asked, and this one too if it is not
-            return None
 
     def size(self, oid: Oid) -> int:
         """The length of an object, which is read for it only where no pack can say."""

@@ -77,6 +77,19 @@ def types_in(pack: Pack) -> set[int]:
     return {source.head(oid)[0] for oid in source.spans}
 
 
+def test_what_was_written_first_lies_first(store: Store) -> None:
+    oids = []
+    for number in range(9):
+        with store.writing() as writer:
+            oids.append(writer.add("blob", b"%d" % number))
+            writer.settle(sync=False)
+        (path,) = {pack.path for pack in store.packs() if pack.holds(oids[-1])}
+        os.utime(path + ".pack", ns=(number, number))
+    consolidate(store)
+    (pack,) = store.packs()
+    assert [oid for oid, _, _ in pack.spans()] == oids
+
+
 def test_many_packs_become_one_with_all_objects_and_references(tmp_path):
     bench = grown(tmp_path)
     store = bench.store
