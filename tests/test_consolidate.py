@@ -77,8 +77,8 @@ def types_in(pack: Pack) -> set[int]:
     return {source.head(oid)[0] for oid in source.spans}
 
 
-def test_what_was_written_first_lies_first(store: Store) -> None:
-    oids = []
+def test_what_was_written_first_lies_first(tmp_path):
+    store, oids = Store.create(str(tmp_path / "store")), []
     for number in range(9):
         with store.writing() as writer:
             oids.append(writer.add("blob", b"%d" % number))
