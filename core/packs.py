@@ -286,8 +286,7 @@ class PackWriter:
             self._write_entries(self._ahead.popleft()())
 
     def _settle(self) -> None:
-        alone = not self.entries and not self._ahead
-        rest = _compress_all(self._batch, quick=alone)
+        rest = _compress_all(self._batch, quick=not self.entries)
         self._batch, self._batch_bytes = [], 0
         while self._ahead:
             self._write_entries(self._ahead.popleft()())
