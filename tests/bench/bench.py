@@ -26,7 +26,7 @@ class Scale:
     firsts_small: int = 5
     firsts_large: int = 3
     changes: int = 9
-    turns: int = 300
+    turns: int = 200
     idle: int = 30
     burst: int = 20_000
     tiny: int = 1_000

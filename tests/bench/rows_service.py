@@ -29,7 +29,6 @@ WAIT_FOR_ASKS = "defaults: {quiet_ms: 60000, longest_ms: 600000}\n"
 """No burst ends by itself, so that what was changed is still pending when the turn begins."""
 LEFT_OUT = "node_modules/left/out"
 BURSTS = 3
-GIT_ROUNDS = 25
 AUDITS_APART = 600
 
 
@@ -107,20 +106,16 @@ def service(bench: Bench) -> Iterator[Result]:
 
 
 def _turns(bench: Bench, running: Service, git: Git, pending: int) -> Iterator[Result]:
+    """Git is asked for the very changes of every turn: its slow ones count as ours do."""
     found, edits = Times([], []), bench.edits(bench.scale.large)
-    rounds = bench.scale.turns
-    for number in range(rounds):
-        with_git = number % max(1, rounds // GIT_ROUNDS) == 0
-        if with_git:
-            git.run("add", "-A")  # of the turns that it was not asked for
-            git.run("commit", "-q", "--allow-empty", "-m", "what it has missed")
+    git.run("add", "-A")
+    git.run("commit", "-q", "--allow-empty", "-m", "what it has missed")
+    for number in range(bench.scale.turns):
+        os.sync()  # what git left to be written some time is not for the turn to wait for
         paths = edits.change(pending)
         found.ours.append(seconds(partial(begin, running, git.root, number, paths)))
         running.call("turn.end", session="bench", status="ok")
-        if with_git:
-            found.other.append(seconds(git.commit))
-            os.sync()  # what git left to be written some time is not for the next turn to wait for
-    git.run("add", "-A")
+        found.other.append(seconds(git.commit))
     _check_tree(running, git)
     what = f"turn begin, {pending} pending in {bench.scale.large:,}"
     yield _against_git(f"{what}, median", found, median)
@@ -137,10 +132,8 @@ def begin(
 
 
 def _against_git(what: str, found: Times, of: Any) -> Result:
-    """Every turn is held against the same measure of git, which is asked less often."""
-    other = of(found.other)
-    ratios = [other / one for one in found.ours]
-    ours = of(found.ours)
+    ours, other = of(found.ours), of(found.other)
+    ratios = [theirs / one for one, theirs in zip(found.ours, found.other, strict=True)]
     target = Target(">=", 50)
     return Result(what, ours, other, "git", other / ours, min(ratios), max(ratios), target)
 
