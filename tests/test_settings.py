@@ -286,7 +286,9 @@ def test_doctor_has_a_cure_for_each_finding(nobody, turnmark):
     assert str(nobody / "turnmark/bin") not in told.out
     hook = nobody / "turnmark/bin/turnmark-hook"
     hook.write_text("")
-    assert f"{hook} needs an interpreter" in turnmark("doctor").out
+    told = turnmark("doctor").out
+    assert f"{hook} needs an interpreter" in told
+    assert "-> Run `turnmark init claude-code`." in told
     hook.unlink()
     (nobody / ".claude/settings.json").write_text('{"disableAllHooks": true}')
     told = json.loads(turnmark("doctor", "--json").out)

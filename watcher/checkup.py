@@ -111,20 +111,28 @@ SEE_LOG = "See `turnmark status` and the service's log."
 
 
 def _client(context: Context) -> Iterator[Finding]:
-    if not Ledger(context.home).records:
+    rows = Ledger(context.home).records.values()
+    if not rows:
         return
+    cure = f"Run `{_init(*next((row.agent, row.project) for row in rows))}`."
     for path, text in client.files(context).items():
         if broken := client.is_whole(path):
-            yield Finding("problem", f"{path} {broken}.", "Run `turnmark init --all`.")
+            yield Finding("problem", f"{path} {broken}.", cure)
         elif path.read_bytes() != text.encode("utf-8", "surrogateescape"):
-            yield Finding("problem", f"{path} is of another version.", "Run `turnmark init --all`.")
+            yield Finding("problem", f"{path} is of another version.", cure)
     if client.module_path(context).is_file() and not client.is_compiled(context):
         slow = f"{client.compiled_path(context)} is not as it should be: hooks are slower for it."
-        yield Finding("problem", slow, "Run `turnmark init --all`.")
-    yield from _speed(context)
+        yield Finding("problem", slow, cure)
+    yield from _speed(context, cure)
 
 
-def _speed(context: Context) -> Iterator[Finding]:
+def _init(agent: str, project: Path | str | None) -> str:
+    if project:
+        return f"cd {shlex.quote(str(project))} && turnmark init {agent} --project"
+    return f"turnmark init {agent}"
+
+
+def _speed(context: Context, mend: str) -> Iterator[Finding]:
     path = client.hook_path(context)
     if client.is_whole(path):
         return
@@ -132,7 +140,7 @@ def _speed(context: Context) -> Iterator[Finding]:
     try:
         subprocess.run([path], stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        yield Finding("problem", f"{path} does not run: {error}.", "Run `turnmark init --all`.")
+        yield Finding("problem", f"{path} does not run: {error}.", mend)
         return
     took = time.monotonic() - began
     if took > SLOW_SECONDS:
@@ -196,9 +204,7 @@ def _told(agent: Agent, places: list[Place]) -> Finding:
 
 
 def _wrong(agent: Agent, place: Place, ledger: Ledger) -> Iterator[Finding]:
-    init = f"turnmark init {agent.name}"
-    if place.project:
-        init = f"cd {shlex.quote(str(place.project))} && {init} --project"
+    init = _init(agent.name, place.project)
     changes, troubles = plan(agent, place, ledger)
     for change in changes:
         belongs = is_needed(change.wish) or str(change.path) in ledger.records
