@@ -74,11 +74,18 @@ def needed(store: Store) -> bool:
     except FileNotFoundError:  # somebody else is consolidating right now
         store.reload()
         return False
-    return len(small) > 1 and (len(store.packs()) > MANY_PACKS or held > SMALL_BYTES)
+    many = len(store.packs()) > MANY_PACKS or held > SMALL_BYTES
+    return len(small) > 1 and many and has_room(store, small)
+
+
+def has_room(store: Store, packs: Iterable[Pack]) -> bool:
+    """Whether packs can be written anew, and as much is left to others: nobody waits for that."""
+    return store.disk.free(store.base) > 2 * sum(pack.size() for pack in packs)
 
 
 def consolidate(store: Store) -> Consolidated:
-    """Folds small packs into one and loose references into packed-refs; drops no object."""
+    """Folds small packs into one, if the disk has room for it, and loose references into
+    packed-refs; drops no object."""
     with store.maintaining():
         return compact(store)
 
@@ -89,7 +96,7 @@ def compact(store: Store) -> Consolidated:
     before = pack_names(store)
     used = bytes_used(store.disk, before.values())
     old = [pack for pack in small_packs(store) if is_whole(pack)]
-    fresh = merge(store, old) if len(old) > 1 else None
+    fresh = merge(store, old) if len(old) > 1 and has_room(store, old) else None
     fold(store)
     gone = [pack.path for pack in old if pack.path != fresh] if fresh is not None else []
     with store.exclusive(PATIENCE):

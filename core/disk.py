@@ -93,8 +93,17 @@ class Disk:
         if call is None or call(fd) < 0:
             os.sync()
 
-    def truncate(self, fd: int, size: int) -> None:
-        os.ftruncate(fd, size)
+    def free(self, path: str) -> int:
+        """Bytes that the file system of a directory has for its user."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Room for so many bytes, whatever they will be."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+        else:
+            self.write(fd, os.urandom(size))  # which no file system can store in fewer
 
     def lstat(self, name: Name, at: int | None = None) -> os.stat_result:
         return os.stat(name, dir_fd=at, follow_symlinks=False)

@@ -26,7 +26,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from .consolidate import PATIENCE, compact
+from . import reserve
+from .consolidate import PATIENCE, compact, has_room
 from .disk import Disk
 from .errors import Damaged
 from .history import History, workspaces
@@ -403,6 +404,7 @@ def auto_prune(
             last = -1
         if last >= 0 and 0 <= now_ns - last < policy.min_interval_hours * HOUR_NS:
             return None
+        reserve.give_up(store.disk, store.base)
         store.disk.replace(marker, b"%d\n" % now_ns)
         order = _order(store, policy, now_ns, False, protect, None, attended=False)
         return _Prune(store, order, git).run()
@@ -605,6 +607,12 @@ class _DryRun:
 class _Prune(_DryRun):
     """The real thing."""
 
+    def run(self) -> Pruned:
+        reserve.give_up(self.store.disk, self.store.base)
+        done = super().run()
+        reserve.keep(self.store.disk, self.store.base)
+        return done
+
     def drop(self, verdicts: dict[str, Verdict], ledgers: list[Ledger]) -> None:
         """Confirmed under the lock: a mark or pin that came meanwhile may need what would go.
 
@@ -671,7 +679,7 @@ class _Prune(_DryRun):
         if not self.errors:
             compact(self.store)
             size = size_on_disk(self.store)
-        if size > cap and self.git is not None:
+        if size > cap and self.git is not None and has_room(self.store, self.store.packs()):
             self._note(repack(self.store, self.git))
             size = size_on_disk(self.store)
         return super().shrink(size, cap) if size > cap else (size, "")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
+from . import reserve
 from .disk import REAL, Disk
 from .errors import Busy, Damaged, NoStore, TurnmarkError
 from .model import EMPTY_TREE, Oid
@@ -157,6 +158,7 @@ class Store:
         self._write_once("config", CONFIG.encode())
         layout = {"layout": LAYOUT, "min_reader": LAYOUT, "min_writer": LAYOUT}
         self._write_once("turnmark/layout.json", json.dumps(layout).encode() + b"\n")
+        reserve.keep(self.disk, self.base)
 
     def _write_once(self, name: str, data: bytes) -> None:
         path = f"{self.base}/{name}"

@@ -43,6 +43,7 @@ from .model import EMPTY_TREE, Oid
 from .objects import references
 from .packs import Pack
 from .refs import TOP
+from .reserve import NAME as RESERVE
 from .store import NO_SPACE, Store, explain
 
 DEAD_SHARE = 0.1
@@ -393,9 +394,10 @@ def _dropped_path(store: Store) -> str:
 
 
 def size_on_disk(store: Store) -> int:
-    """All that the store takes of the disk: objects, references, caches, directories."""
+    """What the store takes of the disk: objects, references, caches, directories; not its reserve,
+    of which nothing can be dropped."""
     total = 0
-    waiting = [store.base]
+    waiting, reserve = [store.base], f"{store.base}/{RESERVE}"
     while waiting:
         path = waiting.pop()
         try:
@@ -405,7 +407,8 @@ def size_on_disk(store: Store) -> int:
                     waiting += [entry.path for entry in found]
         except FileNotFoundError:  # a temporary file of a writer
             continue
-        total += max(info.st_blocks * 512, info.st_size)
+        if path != reserve:
+            total += max(info.st_blocks * 512, info.st_size)
     return total
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -438,6 +440,59 @@ def test_the_cap_is_kept_and_not_much_more_is_dropped_than_needed(tmp_path):
     assert max(seqs(bench)) == 80
     assert min(seqs(bench)) > 40
     in_order(bench)
+
+
+class SmallDisk(Disk):
+    """Takes so many bytes more, and some again when files go."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def free(self, path: str) -> int:
+        return self.room
+
+    def write_some(self, fd: int, data: bytes | memoryview) -> int:
+        if len(data) > self.room:
+            raise OSError(errno.ENOSPC, "full")
+        self.room -= len(data)
+        return super().write_some(fd, data)
+
+    def unlink(self, name: Any, at: int | None = None) -> None:
+        size = self.lstat(name, at).st_size
+        super().unlink(name, at)
+        self.room += size
+
+
+@pytest.mark.parametrize("room", [0, 5_000, 300_000, 700_000])
+def test_history_can_be_dropped_on_a_disk_that_is_full(tmp_path, room):
+    bench = grown(tmp_path, 40, size=30_000)
+    store = Store.open(bench.store.base, SmallDisk(room))
+    done = prune(store, Policy(max_total_size=600_000), now_of(bench))
+    assert done.bytes_after == size_on_disk(bench.store) <= 600_000
+    assert seqs(bench)
+    in_order(bench)
+
+
+def test_without_its_reserve_a_full_disk_keeps_its_history_whole(tmp_path):
+    bench = grown(tmp_path, 4, size=30_000)
+    os.unlink(f"{bench.store.base}/turnmark/reserve")
+    before = seqs(bench)
+    store = Store.open(bench.store.base, SmallDisk(0))
+    with pytest.raises(OSError, match="full"):
+        prune(store, Policy(max_total_size=60_000), now_of(bench))
+    assert seqs(bench) == before
+    in_order(bench)
+
+
+def test_the_reserve_comes_back_where_there_is_room_again(tmp_path):
+    bench = grown(tmp_path, 4)
+    path = Path(bench.store.base, "turnmark/reserve")
+    path.write_bytes(b"")
+    prune(bench.store, Policy(), now_of(bench))
+    assert os.stat(path).st_blocks * 512 >= 1 << 20
+    path.unlink()
+    prune(Store.open(bench.store.base, SmallDisk(10_000_000)), Policy(), now_of(bench))
+    assert not path.exists()
 
 
 def test_the_workspace_that_holds_the_most_pays(tmp_path):

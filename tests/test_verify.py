@@ -85,7 +85,7 @@ def rewrite(path: Path, data: bytes) -> None:
 def harmless(name: str, harm: Callable[[Path], None]) -> bool:
     """What need not be noticed: throw-away files, what a dying writer leaves just the same, and
     another digit in a register or in the list of dropped ids, which loses nobody's snapshot."""
-    throw_away = name.startswith(("turnmark/cache", "turnmark/locks"))
+    throw_away = name.startswith(("turnmark/cache", "turnmark/locks", "turnmark/reserve"))
     counter = name == "turnmark/generation" and harm is not flip
     views = name.endswith("/view") and harm is os.unlink
     digit = name.startswith(("turnmark/workspaces", "turnmark/dropped")) and harm is flip
