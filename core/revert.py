@@ -122,6 +122,7 @@ def _plan(recorder: Recorder, wish: Wish, now: State, rest: Rest) -> Result:
     plan = replace(plan, kept=_one_per_path([*plan.kept, *rest.kept]))
     result = planned_result(recorder, _request(wish, rest.state.files), plan)
     result = replace(result, marked=_one_per_path(rest.marked), warnings=_warnings(wish))
+    result = replace(result, followed=tuple(rest.followed))
     if rest.conflicts:
         result = replace(result, outcome="conflicts", conflicts=_one_per_path(rest.conflicts))
     undone = tuple(map(_undone, wish.turns)) if result.outcome != "nothing" else ()

@@ -81,6 +81,8 @@ class Result:
     warnings: tuple[str, ...] = ()
     gone: tuple[Left, ...] = ()
     """What the point did not hold, by the rules, and is not there any more."""
+    followed: tuple[Left, ...] = ()
+    """What was changed under a name that it has not any more, and what that was."""
 
 
 def preview(recorder: Recorder, request: Request) -> Result:

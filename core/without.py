@@ -18,7 +18,20 @@ from .about import About
 from .diff import diff_trees, tree_changes
 from .lines import is_binary
 from .merge import Favor, merge
-from .model import EMPTY_TREE, EXEC, FILE, LINK, ROOT, TREE, Entry, Oid, RelPath, is_within, parents
+from .model import (
+    EMPTY_TREE,
+    EXEC,
+    FILE,
+    LINK,
+    ROOT,
+    TREE,
+    Entry,
+    Oid,
+    RelPath,
+    is_within,
+    parents,
+    show_path,
+)
 from .objects import Kind, encode_tree, hash_object, parse_tree
 from .plan import Left, Node, State, changes_between
 from .renames import Moves, find_moves
@@ -75,6 +88,8 @@ class Rest:
     kept: list[Left] = field(default_factory=list)
     conflicts: list[Left] = field(default_factory=list)
     marked: list[Left] = field(default_factory=list)
+    followed: list[Left] = field(default_factory=list)
+    """Files that the turn knew by another name."""
 
 
 def without(now: State, turns: Iterable[Turn], side: Side = "") -> Rest:
@@ -170,6 +185,7 @@ class _Work:
                 self.results[goal] = None
         elif _are_files(shall):
             self.decide(goal, was, shall)
+            self.rest.followed.append(Left(goal, f"{show_path(path)} at {self.turn.name}"))
         else:
             return False
         return True

@@ -40,7 +40,9 @@ def test_what_a_turn_changed_is_taken_out_under_the_new_name(bench: Bench, name:
     turn(bench, {"a": TURNS})
     edit(bench.path, {name: BOTH}, "a")
     before = image(bench.path)
-    assert take_out(bench, "turn:1").outcome == "done"
+    done = take_out(bench, "turn:1")
+    assert done.outcome == "done"
+    assert reasons(done.followed) == {name.encode(): "a at turn s/1"}
     assert texts(bench) == {**REST, name: MINE}
     bench.go(undo_request(bench.store, bench.root.id))
     assert image(bench.path) == before

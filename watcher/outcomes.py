@@ -58,6 +58,7 @@ def as_json(result: Result) -> dict[str, object]:
         "unattributed": [show_path(path) for path in result.unattributed],
         "warnings": list(result.warnings),
         "gone": [_left_json(left) for left in result.gone],
+        "followed": [_left_json(left) for left in result.followed],
         **({"reason": result.reason} if refused else {}),
     }
 
@@ -68,7 +69,16 @@ def _left_json(left: Left) -> dict[str, str]:
 
 def nothing() -> dict[str, object]:
     lists = ("created", "replaced", "deleted", "modes", "kept", "conflicts", "turns_undone")
-    more = ("fuses", "open_turns", "markers", "mine", "unattributed", "warnings", "gone")
+    more = (
+        "fuses",
+        "open_turns",
+        "markers",
+        "mine",
+        "unattributed",
+        "warnings",
+        "gone",
+        "followed",
+    )
     empty: dict[str, object] = {name: [] for name in (*lists, *more)}
     return {"outcome": "nothing", "plan": "", **empty, "undo": None}
 
@@ -91,9 +101,9 @@ def _node_json(node: Node | None) -> list[object] | None:
 
 def result_of(data: Mapping[str, Any], people: Mapping[str, Any]) -> Result:
     """The result that as_json and for_people were made of, but for contents."""
-    kept, conflicts, marked, gone = (
+    kept, conflicts, marked, gone, followed = (
         tuple(Left(RelPath(parse_path(left["path"])), left["reason"]) for left in data[name])
-        for name in ("kept", "conflicts", "markers", "gone")
+        for name in ("kept", "conflicts", "markers", "gone", "followed")
     )
     steps = tuple(_step(row) for row in people["steps"])
     plan = Plan(Oid(b""), steps, kept, tuple(data["fuses"]), data["plan"])
@@ -111,6 +121,7 @@ def result_of(data: Mapping[str, Any], people: Mapping[str, Any]) -> Result:
         tuple(RelPath(parse_path(path)) for path in data["unattributed"]),
         tuple(data["warnings"]),
         gone,
+        followed,
     )
 
 

@@ -151,6 +151,7 @@ def preview_lines(result: Result, how: How) -> Iterator[str]:
     yield from _left_lines("Stays as it is", result.kept, how.full)
     yield from _left_lines("Marks conflicts in", result.marked, how.full)
     yield from _left_lines(GONE, result.gone, how.full)
+    yield from _left_lines("Followed to a new name", result.followed, how.full)
     yield from _turn_lines(result, how.full)
     yield from _own_lines(result, how)
     for warning in result.warnings:
