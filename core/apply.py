@@ -12,7 +12,10 @@ Order of operations, and what is true if the process dies after each:
 7. journal removed: done. A marker without a journal means nothing.
 
 No byte is ever unlinked, truncated or overwritten in place. Whatever turns out not to be what the
-plan expected goes back to where it was and is reported as a conflict.
+plan expected goes back to where it was and is reported as a conflict. So does what made room for
+something that then could not be brought: directories are made again, topmost first, and the files
+come back out of staging, each by one rename. Who dies meanwhile has died in 4: what is back already
+is in its old state, the rest lies in staging, and the next command finishes the rollback.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from .plan import OWNER_ALL, Left, Node, ReadBlob, Step, decode_step, encode_ste
 from .rules import STAGING_PREFIX
 
 SYNC_EACH_BELOW = 32
+BRINGING = ("mkdir", "create", "replace")
 NEW, OLD = b"new", b"old"
 READ = os.O_RDONLY | os.O_NONBLOCK
 
@@ -283,6 +287,11 @@ class Transaction:
         self.steps = steps
         self.staging = Staging(beneath, tx)
         self.conflicts: list[Left] = []
+        self._places = {s.path for s in steps if s.action in BRINGING and s.old is not None}
+        self._room: dict[RelPath, list[int]] = {}
+        """For what is to take a place: the steps that removed what is in its way, as made."""
+        self._standing: dict[RelPath, Node] = {}
+        """Directories that were to go and are there after all, more open than they were."""
         self._verbs: dict[str, Callable[[int, Step], str | None]] = {
             "open": self._open,
             "clear": self._delete,
@@ -337,14 +346,23 @@ class Transaction:
     def run(self) -> None:
         """Makes every step; one that cannot be made is a conflict and does not stop the others."""
         for number, step in enumerate(self.steps):
-            self.beneath.forget()  # so that a directory moved meanwhile is not followed
-            try:
-                trouble = self._verbs[step.action](number, step)
-            except OSError as error:
-                trouble = _trouble(error)
+            if step.action == "chmod":  # all others are done; it may close what is above
+                self._close_standing()
+            trouble = self._try(self._verbs[step.action], number, step)
             if trouble is not None:
+                self._put_back(step.path)
                 self.conflicts.append(Left(step.path, trouble))
+            elif step.action in BRINGING:
+                self._room.pop(step.path, None)
+        self._close_standing()
         self._sync_touched()
+
+    def _try(self, verb: Callable[[int, Step], str | None], number: int, step: Step) -> str | None:
+        self.beneath.forget()  # so that a directory moved meanwhile is not followed
+        try:
+            return verb(number, step)
+        except OSError as error:
+            return _trouble(error)
 
     def _open(self, number: int, step: Step) -> str | None:
         assert step.old is not None and step.old.mode is not None
@@ -353,16 +371,24 @@ class Transaction:
         return None
 
     def _mkdir(self, number: int, step: Step) -> str | None:
-        at, name = self.beneath.parent(step.path)
+        try:
+            self._make_dir(step.path)
+        except FileExistsError:
+            return "something else appeared in its place"
+        return None
+
+    def _make_dir(self, path: RelPath) -> bool:
+        """False if a directory is there already."""
+        at, name = self.beneath.parent(path)
         try:
             self.disk.mkdir(name, 0o700, at)
         except FileExistsError:
             if not stat.S_ISDIR(self.disk.lstat(name, at).st_mode):
-                return "something else appeared in its place"
-            return None
-        with self._opened_dir(step.path) as fd:
-            self._own(fd, parents(step.path))
-        return None
+                raise
+            return False
+        with self._opened_dir(path) as fd:
+            self._own(fd, parents(path))
+        return True
 
     def _create(self, number: int, step: Step) -> str | None:
         at, name = self.beneath.parent(step.path)
@@ -407,24 +433,30 @@ class Transaction:
         if not self._is_kind(at, name, step.old):
             return None if not self.disk.exists(name, at) else "changed since"
         self.disk.rename_new(name, _name(number), at, self.staging.old)
+        self._made_room(number, step.path)
         if self._is_still(self.staging.old, _name(number), step.old):
             return None
         try:
             self.disk.rename_new(_name(number), name, self.staging.old, at)
         except FileExistsError:
             return "changed since, and another took its place"
+        self._room[self._place_of(step.path)].pop()
         return "changed since"
 
     def _rmdir(self, number: int, step: Step) -> str | None:
+        assert step.old is not None and step.old.mode is not None
         at, name = self.beneath.parent(step.path)
         try:
             self.disk.rmdir(name, at)
         except FileNotFoundError:
             return None
         except OSError as error:
+            if step.old.mode & OWNER_ALL != OWNER_ALL:  # it was opened for what had to go
+                self._standing[step.path] = step.old
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return "not empty: something appeared in it"
             raise
+        self._made_room(number, step.path)
         return None
 
     def _chmod(self, number: int, step: Step) -> str | None:
@@ -442,6 +474,48 @@ class Transaction:
                 return "changed since"
             self.disk.chmod(fd, step.new.mode)
         return None
+
+    # What made room for something that did not come
+
+    def _made_room(self, number: int, path: RelPath) -> None:
+        self._room.setdefault(self._place_of(path), []).append(number)
+
+    def _place_of(self, path: RelPath) -> RelPath:
+        """What is to come here, or above, in the place of what is there; else the path itself."""
+        return next((p for p in (path, *parents(path)) if p in self._places), path)
+
+    def _put_back(self, place: RelPath) -> None:
+        """The last removed first; whatever has a name by now keeps it."""
+        for number in reversed(self._room.pop(place, [])):
+            path = self.steps[number].path
+            self.beneath.forget()
+            try:
+                self._bring_back(number, path)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                self.conflicts.append(Left(path, f"could not be put back: {_trouble(error)}"))
+            else:
+                if path != place:  # of which it is said why it could not be brought
+                    reason = f"put back, as {show_path(place)} could not be brought"
+                    self.conflicts.append(Left(path, reason))
+
+    def _bring_back(self, number: int, path: RelPath) -> None:
+        old = self.steps[number].old
+        assert old is not None
+        if old.kind != "dir":
+            at, name = self.beneath.parent(path)
+            self.disk.rename_new(_name(number), name, self.staging.old, at)
+        elif self._make_dir(path):
+            self._standing[path] = old
+
+    def _close_standing(self) -> None:
+        """Deepest first: what is closed may not let anybody in."""
+        for path, node in sorted(self._standing.items(), reverse=True):
+            trouble = self._try(self._chmod, 0, Step("chmod", path, node, node))
+            if trouble is not None:
+                self.conflicts.append(Left(path, trouble))
+        self._standing.clear()
 
     @contextmanager
     def _opened_dir(self, path: RelPath) -> Iterator[int]:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from core.disk import Disk
 from core.history import MarkSpec
+from core.model import RelPath
+from core.recorder import Taken as Point
+from core.rollback import undo_request
 from tests.stores import Bench
 from tests.test_races import SwappingDisk
-from tests.trees import Leaf, Link, build, image
+from tests.trees import Dir, File, Image, Leaf, Link, build, image
 
 Tree = dict[str, Leaf]
 
@@ -126,3 +131,173 @@ def test_who_keeps_a_displaced_file_open_loses_nothing_that_he_writes_later(
     kept = {leaf[-1] for leaf in image(bench.path).values()} | set(bench.every_blob())
     assert {b"a third content", b"what the agent writes next"} <= kept
     assert not [name for name in os.listdir(bench.path) if name.startswith(".turnmark")]
+
+
+class Unbringing(Disk):
+    """Fails, once, when what the point has at k is to be brought; before that somebody may act."""
+
+    def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.meanwhile = meanwhile
+        self.struck = False
+
+    def _strike(self, name: object) -> None:
+        if name == b"k" and not self.struck:
+            self.struck = True
+            self.meanwhile()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def mkdir(self, name: bytes | str, mode: int = 0o700, at: int | None = None) -> None:
+        self._strike(name)
+        super().mkdir(name, mode, at)
+
+    def rename_new(self, old: bytes, new: bytes, at: int, to: int) -> None:
+        self._strike(new)
+        super().rename_new(old, new, at, to)
+
+
+FULL = Tree(
+    {
+        "k/f": File("kept", 0o600),
+        "k/link": Link("f"),
+        "k/deep/closed/f": "deep",
+        "k/empty/": Dir(0o750),
+        "k/deep/closed/": Dir(0o555),
+        "k/deep/": Dir(0o500),
+        "k/": Dir(0o711),
+    }
+)
+OTHER_KINDS = [
+    (Tree({"k": File("now", 0o640)}), Tree({"k/then": "x"})),
+    (Tree({"k": Link("nowhere")}), Tree({"k/": Dir()})),
+    (Tree({"k/": Dir(0o550)}), Tree({"k": "then"})),
+    (FULL, Tree({"k": "then"})),
+    (FULL, Tree({"k": Link("nowhere")})),
+]
+
+
+@pytest.mark.parametrize(("now", "then"), OTHER_KINDS)
+def test_what_made_room_for_what_could_not_be_brought_is_there_again(
+    bench: Bench, now: Tree, then: Tree
+) -> None:
+    """Found by the campaign's errors at every nth call: there was neither the old nor the new."""
+    point, before, wanted = between_kinds(bench, now, then)
+    bench.reopen(Unbringing())
+    done = bench.back_to(point)
+    assert (b"k", "input/output error") in [(left.path, left.reason) for left in done.conflicts]
+    assert {left.path for left in done.conflicts} >= {p for p in before if p[:1] == b"k"}
+    assert image(bench.path) == before | {b"other": wanted[b"other"]}
+    assert bench.finish() is None
+    bench.go(undo_request(bench.store, bench.root.id))
+    assert image(bench.path) == before
+    bench.back_to(point)
+    assert image(bench.path) == wanted
+
+
+def between_kinds(bench: Bench, now: Tree, then: Tree) -> tuple[Point, Image, Image]:
+    build(bench.path, Tree({"other": "then"}) | then)
+    point, wanted = bench.point(), image(bench.path)
+    clear(bench.path / "k")
+    build(bench.path, Tree({"other": "now"}) | now)
+    return point, image(bench.path), wanted
+
+
+def clear(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+class UnbringingByTwo(NoExchange, Unbringing):
+    """And names cannot be exchanged."""
+
+
+def test_where_names_cannot_be_exchanged_what_went_first_comes_back(bench: Bench) -> None:
+    point, before, wanted = between_kinds(bench, Tree({"k": "now"}), Tree({"k": "then"}))
+    bench.reopen(UnbringingByTwo())
+    done = bench.back_to(point)
+    assert [(c.path, c.reason) for c in done.conflicts] == [(b"k", "input/output error")]
+    assert image(bench.path) == before | {b"other": wanted[b"other"]}
+
+
+@pytest.mark.parametrize("theirs", [Tree({"k": "theirs"}), Tree({"k/f": "theirs", "k/g": "more"})])
+@pytest.mark.parametrize(("now", "then"), OTHER_KINDS)
+def test_what_came_into_its_place_meanwhile_stays(
+    bench: Bench, now: Tree, then: Tree, theirs: Tree
+) -> None:
+    point, before, _ = between_kinds(bench, now, then)
+    bench.reopen(Unbringing(lambda: build(bench.path, theirs)))
+    done = bench.back_to(point)
+    assert b"k" in {left.path for left in done.conflicts}
+    after = image(bench.path)
+    for name in theirs:
+        assert after[os.fsencode(name)][-1] == os.fsencode(str(theirs[name]))
+    lost = {leaf[-1] for leaf in before.values() if leaf[0] != "dir"} - bench.every_blob()
+    assert not lost
+    assert not [name for name in after if name.startswith(b".turnmark")]
+
+
+def test_a_directory_that_was_made_anew_meanwhile_gets_back_what_the_old_one_held(
+    bench: Bench,
+) -> None:
+    point, before, _ = between_kinds(bench, FULL, Tree({"k": "then"}))
+    mode = Dir(0o770)
+    bench.reopen(Unbringing(lambda: build(bench.path, {"k/g": "theirs", "k/": mode})))
+    bench.back_to(point)
+    after = image(bench.path)
+    assert (after[b"k"], after[b"k/g"][-1]) == (("dir", 0o770), b"theirs")
+    assert all(after[p] == leaf for p, leaf in before.items() if p.startswith(b"k/"))
+
+
+def test_a_directory_that_cannot_go_since_one_file_in_it_is_in_use_stays_whole(
+    bench: Bench,
+) -> None:
+    point, before, wanted = between_kinds(bench, FULL, Tree({"k": "then"}))
+    with open(bench.path / "k/deep/closed/f", "r+b"):
+        bench.back_to(point)
+    assert image(bench.path) == before | {b"other": wanted[b"other"]}
+
+
+class Appearing(Disk):
+    """Somebody puts a file into a directory in the moment before it goes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def rmdir(self, name: bytes | str, at: int | None = None) -> None:
+        if name == os.fsencode(self.path.name):
+            (self.path / "new").write_text("theirs")
+        super().rmdir(name, at)
+
+
+def test_a_directory_that_cannot_go_is_as_closed_as_it_was(bench: Bench) -> None:
+    build(bench.path, {"a": "x"})
+    point = bench.point()
+    build(bench.path, Tree({"d/f": "x", "d/": Dir(0o555)}))
+    bench.recorder.take()
+    bench.reopen(Appearing(bench.path / "d"))
+    done = bench.back_to(point)
+    assert [(c.path, c.reason) for c in done.conflicts] == [
+        (b"d", "not empty: something appeared in it")
+    ]
+    assert image(bench.path)[b"d"] == ("dir", 0o555)
+
+
+class Unreturning(Unbringing):
+    """Nor does it give a file back."""
+
+    def rename_new(self, old: bytes, new: bytes, at: int, to: int) -> None:
+        if new == b"link":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().rename_new(old, new, at, to)
+
+
+def test_what_cannot_be_put_back_is_told_and_kept(bench: Bench) -> None:
+    point, before, wanted = between_kinds(bench, FULL, Tree({"k": "then"}))
+    bench.reopen(Unreturning())
+    done = bench.back_to(point)
+    reasons = {left.path: left.reason for left in done.conflicts}
+    assert reasons[RelPath(b"k/link")] == "could not be put back: input/output error"
+    assert reasons[RelPath(b"k/f")] == "put back, as k could not be brought"
+    del before[b"k/link"]
+    assert image(bench.path) == before | {b"other": wanted[b"other"]}
+    bench.reopen()
+    bench.go(undo_request(bench.store, bench.root.id))
+    assert (bench.path / "k/link").is_symlink()

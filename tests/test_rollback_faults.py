@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 from contextlib import suppress
@@ -16,7 +17,7 @@ from core.errors import TurnmarkError
 from core.recorder import Recorder
 from core.rollback import Request, finish_interrupted, rollback
 from core.store import Store
-from tests.faults import FaultyDisk, dies, failing
+from tests.faults import FaultyDisk, dies, failing, killing
 from tests.stores import ALL, Bench, fsck
 from tests.trees import Dir, File, Image, Leaf, Link, build, image
 
@@ -40,6 +41,9 @@ NEW: dict[str | bytes, Leaf] = {
     "kind/inner": "is a directory",
     "swap": "is a file",
 }
+
+
+KINDS = (b"kind", b"kind/inner", b"swap", b"swap/inner")
 
 
 def two_states(base: Path) -> tuple[Bench, Request, Image, Image]:
@@ -67,6 +71,16 @@ def replace_tree(path: Path, tree: dict[str | bytes, Leaf]) -> None:
 
 def contents(found: Image) -> set[object]:
     return {leaf[-1] for leaf in found.values() if leaf[0] in ("file", "link")}
+
+
+def unsettled(found: Image, *states: Image) -> list[bytes]:
+    """Paths that are as no state has them, but for the mode of a directory, which is told."""
+    now, *ones = (
+        {p: leaf[:1] if leaf[0] == "dir" else leaf for p, leaf in one.items()}
+        for one in (found, *states)
+    )
+    paths = set(now).union(*ones)
+    return [path for path in paths if now.get(path) not in [one.get(path) for one in ones]]
 
 
 class NoRoomForOld(Disk):
@@ -143,3 +157,56 @@ def test_an_error_at_any_step_is_told_and_loses_nothing(
         if not disk.struck:
             assert image(bench.path) == before
             return
+
+
+def test_after_an_error_at_any_step_every_path_is_as_it_was_or_as_it_shall_be(
+    tmp_path: Path,
+) -> None:
+    for at in range(1, 1000):
+        bench, request, before, now = two_states(tmp_path / str(at))
+        disk = FaultyDisk(at, failing(errno.EIO))
+        with suppress(TurnmarkError):
+            run_rollback(bench, request, disk)
+            assert not unsettled(image(bench.path), before, now), f"after an error at {at}"
+        bench.close()
+        if not disk.struck:
+            assert at > 60
+            return
+
+
+class Unbringing(FaultyDisk):
+    """Neither makes the directory nor brings the file that are to take the place of the other."""
+
+    def mkdir(self, name: bytes | str, mode: int = 0o700, at: int | None = None) -> None:
+        if name == b"swap":
+            failing(errno.EIO)("mkdir")
+        super().mkdir(name, mode, at)
+
+    def rename_new(self, old: bytes, new: bytes, at: int, to: int) -> None:
+        if new == b"kind":
+            failing(errno.EIO)("rename_new")
+        super().rename_new(old, new, at, to)
+
+
+def run_unbringing(bench: Bench, request: Request, disk: Disk) -> None:
+    assert isinstance(disk, FaultyDisk)
+    run_rollback(bench, request, Unbringing(disk.at, disk.strike))
+
+
+def test_killed_while_what_made_room_is_put_back_the_next_command_finishes(tmp_path: Path) -> None:
+    bench, request, before, now = two_states(tmp_path / "whole")
+    run_unbringing(bench, request, FaultyDisk(0, killing))
+    done = image(bench.path)
+    assert {p: done.get(p) for p in KINDS} == {p: now.get(p) for p in KINDS}
+    assert not unsettled(done, before, now)
+    for number in itertools.count(1):
+        bench, request, before, now = two_states(tmp_path / str(number))
+        if not dies(partial(run_unbringing, bench, request), number):
+            assert number > 60
+            return
+        check_nothing_lost(bench, now)
+        bench.reopen()
+        bench.finish()
+        assert image(bench.path) in (before, now, done), f"an unknown state after death {number}"
+        bench.close()
+        fsck(bench.store.base)
