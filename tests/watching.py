@@ -26,7 +26,7 @@ from core.rules import RuleSet
 from core.store import Store
 from watcher.burst import Dirty
 from watcher.source import Hub, TreeSource
-from watcher.workspace import Settings, Workspace
+from watcher.workspace import Notify, Settings, Workspace
 
 HERE = Path(__file__).parent.parent
 PLENTY = 20.0
@@ -118,7 +118,8 @@ def mark(recorder: Recorder, paths: list[RelPath] | None) -> Taken:
 
 
 class Live:
-    """Owns a workspace whose loop runs, with its hub; what it tells is kept in `told`."""
+    """Owns a workspace whose loop runs, with its hub; what it tells, unless somebody else listens,
+    is kept in `told`."""
 
     def __init__(
         self,
@@ -128,6 +129,7 @@ class Live:
         hub: Hub | None = None,
         store: str = "",
         begin: bool = True,
+        notify: Notify | None = None,
     ) -> None:
         self.base = base
         self.path = base / "work"
@@ -138,7 +140,8 @@ class Live:
         self.own_hub = hub is None
         self.told: queue.SimpleQueue[dict[str, object]] = queue.SimpleQueue()
         self.root = root_of(os.fsencode(self.path.resolve()))
-        self.workspace = Workspace(self.store_path, self.root, settings, self.hub, self.told.put)
+        listener = notify or self.told.put
+        self.workspace = Workspace(self.store_path, self.root, settings, self.hub, listener)
         if begin:
             self.workspace.start()
 
