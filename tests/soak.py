@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import random
 import shutil
@@ -30,6 +29,7 @@ from core.store import Store
 from tests.fuzz import Writers
 from tests.stores import fsck
 from tests.watching import PATIENT, Live
+from watcher.memory import give_back
 from watcher.source import Hub
 
 RULES = RuleSet(exclude=("node_modules/", "target/"), protect=(), gitignore=False)
@@ -39,7 +39,6 @@ AGENTS = 2
 WARM = 0.25
 GROWTH_MB = 24.0
 FEW = 10
-M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 PRUNING = Policy(min_interval_hours=1 / 120)
 """As the service prunes by default, but more often than once a day."""
 
@@ -232,20 +231,11 @@ def upkeep(store: Store) -> None:
     """As the service does in the background."""
     if needed(store):
         consolidate(store)
+        give_back()
     auto_prune(store, PRUNING, time.time_ns())
 
 
-def give_back() -> None:
-    """Has glibc give freed memory back: what it hoards in an arena per thread, below a threshold
-    that it raises itself, grows for hours (20 MB after 20,000 turns) and would hide a leak."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 1 << 17)
-        mallopt(M_ARENA_MAX, 1)
-
-
 def main() -> int:
-    give_back()
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--seed", type=int, default=1)

@@ -32,6 +32,7 @@ from .context import Context
 from .deaths import Deaths
 from .hooks import Hooks
 from .joint import borrowed, go_back_together
+from .memory import give_back
 from .protocol import PARAMS, VERSIONS, ProtocolError
 from .server import Connection, Server, UnknownMethod
 from .sessions import Sessions
@@ -173,6 +174,7 @@ class Service:
     def _do(self, word: str) -> None:
         if self.upkeep.has_ended():
             self.watching.freshen()
+            give_back()
         if word == "reload":
             self.notifier.say(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
             self.load()
