@@ -15,6 +15,6 @@ def _trim() -> Any:
 
 
 def give_back() -> None:
-    """Takes milliseconds, in which other threads wait for memory: for when nobody waits for them."""
+    """Takes milliseconds, in which other threads wait for memory."""
     if (trim := _trim()) is not None:
         trim(0)
