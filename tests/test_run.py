@@ -183,7 +183,8 @@ def test_several_directories_are_one_session(live, work):
     assert (
         f"1 turn, 2 files changed; take the last one back: turnmark rollback @ --dir {work}" in err
     )
-    assert [live.points(path)[0]["kind"] for path in (work, other)] == ["turn", "turn"]
+    newest = [live.points(path)[0] for path in (work, other)]
+    assert [(point["kind"], point["files"]) for point in newest] == [("turn", 1), ("turn", 1)]
 
 
 def test_what_cannot_be_run_or_watched_is_said_before_anything_begins(live, work):

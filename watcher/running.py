@@ -22,13 +22,14 @@ from typing import Any
 
 from core.errors import BadInput, TurnmarkError
 
-from .access import opened
+from .access import find_root, open_store, opened
 from .acting import tell, tidy_after
 from .agents.inject import inject
 from .client import PATIENCE, Client, connect
 from .context import Context, Unavailable
 from .output import clean, is_terminal, note
 from .starting import ensure_service
+from .upkeep import SOON_SECONDS, count_lines
 from .words import count
 
 IDLE_SECONDS = 900
@@ -241,6 +242,8 @@ def _end(context: Context, one: Run, code: int) -> None:
         if done is not None:
             for line in _closing_lines(context, one, done):
                 note(context, line)
+            if done["files"]:
+                _count(context, one)
             return
         told = tell(
             context, one.dirs, "turn.end", {"session": one.session, "status": status}, create=False
@@ -255,6 +258,13 @@ def _end(context: Context, one: Run, code: int) -> None:
         )
     except (TurnmarkError, OSError) as error:
         note(context, f"turnmark: the end of the session could not be recorded: {error}")
+
+
+def _count(context: Context, one: Run) -> None:
+    """A list asked for at once is to show what the last turns changed."""
+    store = open_store(context)
+    for directory in one.dirs:
+        count_lines(store, find_root(context, store, directory), SOON_SECONDS)
 
 
 def _close(context: Context, one: Run, status: str) -> dict[str, Any] | None:

@@ -22,6 +22,8 @@ from .context import Context
 from .output import note
 
 COUNTING_SECONDS = 2.0
+SOON_SECONDS = 0.2
+"""While a terminal waits for its prompt."""
 
 
 @contextmanager
@@ -34,7 +36,7 @@ def recording(context: Context, directory: str | None, *, create: bool) -> Itera
 
 def maintain(context: Context, store: Store, roots: Iterable[Root]) -> None:
     """Best effort, after the answer: what listings show, fewer packs, an old history's end."""
-    counting = [partial(_count_lines, store, root) for root in roots]
+    counting = [partial(count_lines, store, root) for root in roots]
     for step in (*counting, partial(_consolidate, store), partial(_prune, context, store)):
         try:
             step()
@@ -44,10 +46,10 @@ def maintain(context: Context, store: Store, roots: Iterable[Root]) -> None:
             note(context, f"warning: tidying up the store failed: {error}")
 
 
-def _count_lines(store: Store, root: Root) -> None:
+def count_lines(store: Store, root: Root, seconds: float = COUNTING_SECONDS) -> None:
     from core.counts import CountBook
 
-    CountBook(store).fill(Timeline(store, root.id).pairs(), COUNTING_SECONDS)
+    CountBook(store).fill(Timeline(store, root.id).pairs(), seconds)
 
 
 def _consolidate(store: Store) -> None:
