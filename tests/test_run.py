@@ -11,14 +11,17 @@ import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
 
 import pytest
 
+from core.model import Counts
 from core.store import Store
+from core.timeline import Timeline
 from tests.live import COMMAND, DEADLINE, Live, is_running, until
-from tests.stores import fsck
+from tests.stores import Bench, fsck
 from watcher.client import connect
-from watcher.running import _progress
+from watcher.running import Run, _count, _progress
 
 pytestmark = pytest.mark.live
 
@@ -183,8 +186,18 @@ def test_several_directories_are_one_session(live, work):
     assert (
         f"1 turn, 2 files changed; take the last one back: turnmark rollback @ --dir {work}" in err
     )
-    newest = [live.points(path)[0] for path in (work, other)]
-    assert [(point["kind"], point["files"]) for point in newest] == [("turn", 1), ("turn", 1)]
+    assert [live.points(path)[0]["kind"] for path in (work, other)] == ["turn", "turn"]
+
+
+def test_a_list_asked_for_at_once_shows_what_the_last_turns_changed(tmp_path, make_context):
+    bench = Bench(tmp_path)
+    for text in "12":
+        (bench.path / "a").write_text(text)
+        bench.point()
+    context = make_context(home=Path(bench.store.base).parent)
+    assert Timeline(bench.store, bench.root.id).points()[0].counts is None
+    _count(context, Run("s", [str(bench.path)], 0, ""))
+    assert Timeline(bench.store, bench.root.id).points()[0].counts == Counts(1, 1, 1)
 
 
 def test_what_cannot_be_run_or_watched_is_said_before_anything_begins(live, work):
