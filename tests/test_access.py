@@ -265,7 +265,7 @@ def test_trouble_afterwards_is_said_and_costs_nothing(at, work, monkeypatch, cap
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(upkeep, "_count_lines", fail)
+    monkeypatch.setattr(upkeep, "count_lines", fail)
     root = snapshot(at(work))
     assert "tidying up the store failed" in capsys.readouterr().err
     assert len(list(History(open_store(at(work)), root.id).marks())) == 1
