@@ -2,7 +2,7 @@
 
 The rooms, lowest first; each imports only rooms above it in this list, and `watcher` imports core,
 never the other way. No sockets, no argv, no environment, no printing; the only threads are the
-compressing pool inside one write.
+compressing pool inside one write, the only process is a scout during one look.
 
   model, errors     values and failures: the words of turnmark
   disk, beneath     the file verbs that everything else uses, and directories below one root
@@ -11,6 +11,7 @@ compressing pool inside one write.
   gitignore, rules, about   .gitignore syntax; what is captured; what a git tree cannot say of it
   reading           one file, whole or known to be torn
   worktree, scan    the tree as last seen, kept as a cache; the look that brings it up to date
+  scout             a second process that looks from the far end of a large tree
   gitcontext        what the user's own git says of a moment
   history, recorder snapshots and marks as commits and tags; the one place where history grows
   diff, lines, renames      trees and lines compared; what came again under another name

@@ -38,6 +38,7 @@ from .model import (
 from .objects import NO_NAMES, Kind, encode_tree, encode_tree_in_order, hash_object, parse_tree
 from .reading import READ, RECENT_NS, NotAFile, is_fresh, read_stable
 from .rules import STAGING_PREFIX, DirRules, RuleSet
+from .scout import Scout, Vouch, can_be_sent
 from .worktree import Dir, WorkTree
 
 WIDTH = 5
@@ -51,6 +52,8 @@ GITIGNORE = b".gitignore"
 MAPPED = (".db", ".sqlite", ".sqlite3", ".db3", "-shm", "-wal", ".mdb", ".lmdb")
 """Files that programs write through memory maps, of which events tell late or never."""
 GITIGNORE_CAP = 1 << 20
+SCOUT_ABOVE = 5_000
+"""So many files take longer to look at than a process takes to start."""
 NO_ACCESS = frozenset(
     {
         *(errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG, errno.ESTALE, errno.ETIMEDOUT),
@@ -114,6 +117,16 @@ class Task(NamedTuple):
 Done = dict[RelPath, Outcome]
 
 
+@dataclass(slots=True)
+class Step:
+    """A directory on a scout's way: what is left of it, and whether all so far is as on record."""
+
+    path: RelPath
+    rules: DirRules
+    names: list[bytes]
+    same: bool = True
+
+
 class Look:
     """Owns what one look at a workspace finds: `changes`, and how many paths they touch."""
 
@@ -133,6 +146,7 @@ class Look:
         self._rules: dict[RelPath, DirRules] = {}
         self.always: set[RelPath] = set()
         self.complete = False
+        self._scout: Scout | None = None
 
     # The whole tree
 
@@ -142,7 +156,12 @@ class Look:
         self.tree.load_all()
         self.beneath.forget()
         frame = self._enter_root()
-        self._visit(frame)
+        self._scout = self._send_scout(frame)
+        try:
+            self._visit(frame)
+        finally:
+            if self._scout is not None:
+                self._scout.dismiss()
         if self.tree.usual is None:
             self._settle_usual()
 
@@ -182,6 +201,9 @@ class Look:
         """None where nothing is left to look at, and the parent knows."""
         path = join(frame.path, name)
         reason = _reason_through(frame.rules, name)
+        if (known := self._vouched(frame, path)) is not None:
+            self._take(frame, Outcome(path, known, reason, known))
+            return None
         try:
             fd = self.beneath.dir(path)
             listed = self._list(fd, path)
@@ -216,7 +238,7 @@ class Look:
         frame = Frame(path, rules, old, mode, names, stats, left_out)
         if old is not None and self.tree.trusted and _is_same(old, mode, rules, listed):
             frame.same = True
-            frame.todo = old.entered()
+            frame.todo = old.entered()[::-1]
         else:
             self._look_at_all(frame, fd)
         return frame
@@ -231,6 +253,59 @@ class Look:
         self.dirs_seen += 1
         self.files_seen += len(listed[0])
         return old
+
+    # The far end of a large tree, by another process
+
+    def _send_scout(self, root: Frame) -> Scout | None:
+        """The look begins with the first name of each directory, the scout with the last."""
+        old = root.old
+        if old is None or not self.tree.trusted or self.tree.files < SCOUT_ABOVE:
+            return None
+        if root.rules.fingerprint != old.rules or not can_be_sent():
+            return None
+        top = Step(ROOT, root.rules, old.entered())
+        try:
+            return Scout(self.tree.paths(), self.beneath.fd, lambda vouch: self._walk(top, vouch))
+        except OSError:  # no process more for this user, or no room for one
+            return None
+
+    def _walk(self, top: Step, vouch: Vouch) -> None:
+        waiting = [top]
+        while waiting:
+            step = waiting[-1]
+            if step.names:
+                waiting.append(self._step(step, step.names.pop()))
+                continue
+            waiting.pop()
+            if not waiting:
+                return
+            if step.same:
+                vouch(step.path)
+            else:
+                waiting[-1].same = False
+
+    def _step(self, above: Step, name: bytes) -> Step:
+        """What the look would have to take note of is left to it."""
+        path = join(above.path, name)
+        old = self.tree.get(path)
+        self.always.clear()
+        try:
+            fd = self.beneath.dir(path)
+            listed = self._list(fd, path)
+            rules = above.rules.child(name, self._listed_gitignore(fd, listed))
+            mode = stat.S_IMODE(self.disk.fstat(fd).st_mode)
+        except OSError:
+            return Step(path, above.rules, [], same=False)
+        same = old is not None and not self.always and _is_same(old, mode, rules, listed)
+        return Step(path, rules, old.entered() if old else [], same)
+
+    def _vouched(self, frame: Frame, path: RelPath) -> Dir | None:
+        """What is on record of a directory and of all below it, if the scout found it to be so."""
+        if self._scout is None or not self._scout.vouches_for(path):
+            return None
+        above = frame.old  # under other rules than those on record, it would not be what it was
+        same = above is not None and above.rules == frame.rules.fingerprint
+        return self.tree.get(path) if same else None
 
     def _list(self, fd: int, path: RelPath) -> Listing:
         """Names and stats in the order of the directory, which stays the same while it does.

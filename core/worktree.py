@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from .about import Usual
@@ -138,6 +138,10 @@ class WorkTree:
         if not self._complete:
             self.load_all()
         return self._dirs.get(path)
+
+    def paths(self) -> Iterable[RelPath]:
+        """Of all directories on record."""
+        return self._dirs
 
     def load_all(self) -> None:
         """Reads every record; where one is missing or damaged, none of them is believed."""

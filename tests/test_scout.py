@@ -1,0 +1,204 @@
+"""A scout makes a look shorter, and never another one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import signal
+import sys
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import core.scan
+from core.model import ROOT, RelPath
+from core.rules import RuleSet
+from core.scan import DOUBT
+from core.scout import Scout, Vouch
+from tests.live import until
+from tests.stores import Bench
+from tests.trees import build
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="scouts are sent on Linux only")
+
+TREE = {f"{top}/{middle}/f{number}": top for top in "abc" for middle in "de" for number in (1, 2)}
+
+
+class Patient(Scout):
+    """Has done all it can before the look begins, and keeps what it vouched for."""
+
+    sent = 0
+    said: list[RelPath]
+    then: Callable[[], object]
+
+    def __init__(self, paths, fd, walk) -> None:
+        super().__init__(paths, fd, walk)
+        os.waitid(os.P_PID, self._process, os.WEXITED | os.WNOWAIT)
+        Patient.sent += 1
+        Patient.then()
+        Patient.said = sorted(path for path in self._places if self.vouches_for(path))
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> type[Patient]:
+    monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
+    monkeypatch.setattr(core.scan, "can_be_sent", lambda: True)
+    monkeypatch.setattr(core.scan, "Scout", Patient)
+    Patient.sent, Patient.said, Patient.then = 0, [], lambda: None
+    return Patient
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    bench = Bench(tmp_path)
+    build(bench.path, TREE)
+    bench.point()
+    until(lambda: not _doubts(bench))
+    return bench
+
+
+def _doubts(bench: Bench) -> bool:
+    """Whether some name is to be looked at again, since it was written a moment before the look."""
+    bench.point()
+    records = map(bench.recorder.tree.get, bench.recorder.tree.paths())
+    return any(DOUBT in array("q", record.stats) for record in records if record)
+
+
+def test_a_scout_vouches_for_all_that_is_as_it_was_and_nothing_else(bench, patient):
+    (bench.path / "b/d/f1").write_text("new")
+    assert bench.point().changed == 1
+    assert patient.said == [b"a", b"a/d", b"a/e", b"b/e", b"c", b"c/d", b"c/e"]
+
+
+def test_what_is_new_deleted_or_of_another_mode_is_seen_with_a_scout(bench, patient):
+    (bench.path / "a/d/f1").unlink()
+    (bench.path / "b/e").chmod(0o700)
+    build(bench.path, {"c/new/f": "x"})
+    assert bench.point().changed == 3
+    assert patient.sent == 1
+    assert bench.point().changed == 0
+
+
+def test_looks_with_and_without_a_scout_agree(bench, patient, monkeypatch):
+    rng = random.Random(5)
+    for _ in range(12):
+        for _ in range(rng.randrange(4)):
+            _change(bench.path, rng)
+        taken = bench.point()
+        bare = Bench(bench.base / f"bare{taken.snapshot.seq}", name="none")
+        bare.root = bench.root
+        monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 10**9)
+        assert bare.point().snapshot.files == taken.snapshot.files
+        monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
+    assert patient.sent >= 12
+
+
+def _change(root: Path, rng: random.Random) -> None:
+    directory = root / rng.choice("abc") / rng.choice("dexyz")
+    directory.mkdir(parents=True, exist_ok=True)
+    names = [path for path in directory.iterdir() if path.is_file()]
+    act = rng.randrange(4)
+    if act == 0 and names:
+        rng.choice(names).unlink()
+    elif act == 1 and not names:
+        directory.rmdir()
+    elif act == 2:
+        directory.rename(directory.with_name(f"{directory.name}{rng.randrange(99)}"))
+    else:
+        (directory / f"f{rng.randrange(5)}").write_text(f"{rng.random()}")
+
+
+def test_a_rule_written_above_counts_for_what_a_scout_vouched_for(tmp_path, patient):
+    bench = Bench(tmp_path, RuleSet())
+    build(bench.path, TREE)
+    bench.point()
+    build(bench.path, {"b/.gitignore": "d/\n"})
+    assert bench.point().snapshot.total == len(TREE) - 1
+
+
+def test_a_rule_written_after_the_scout_was_there_counts_too(tmp_path, patient):
+    bench = Bench(tmp_path, RuleSet())
+    build(bench.path, TREE)
+    bench.point()
+    until(lambda: not _doubts(bench))
+    patient.then = lambda: build(bench.path, {"b/.gitignore": "f1\n"})
+    (bench.path / "b/e/f1").write_text("new")  # so that b itself is not vouched for
+    assert bench.point().snapshot.total == len(TREE) - 1
+    assert b"b/d" in patient.said
+
+
+def test_names_that_events_do_not_tell_of_are_noted_with_a_scout(bench, patient):
+    os.link(bench.path / "a/d/f1", bench.path / "c/e/other")
+    bench.point()
+    bench.point()
+    assert bench.recorder.always == {b"a/d/f1", b"c/e/other"}
+    assert patient.said == [b"a/e", b"b", b"b/d", b"b/e", b"c/d"]
+
+
+def test_a_scout_that_dies_costs_nothing_but_time(bench, monkeypatch):
+    class Mortal(Scout):
+        def __init__(self, paths, fd, walk) -> None:
+            super().__init__(paths, fd, lambda _: os.kill(os.getpid(), signal.SIGKILL))
+
+    monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
+    monkeypatch.setattr(core.scan, "Scout", Mortal)
+    (bench.path / "c/e/f2").write_text("new")
+    assert bench.point().changed == 1
+
+
+def test_without_a_process_to_send_the_look_goes_alone(bench, patient, monkeypatch):
+    def refused() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refused)
+    (bench.path / "a/e/f2").write_text("new")
+    assert bench.point().changed == 1
+    assert patient.sent == 0
+
+
+def test_no_process_is_left_after_a_look_that_failed(bench, patient, monkeypatch):
+    children: list[int] = []
+    real = os.fork
+
+    def fork() -> int:
+        children.append(real())
+        return children[-1]
+
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fork", fork)
+    monkeypatch.setattr(core.scan.Look, "_visit", broken)
+    with pytest.raises(Exception, match="look at the workspace"):
+        bench.point()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(children[0], 0)
+
+
+def test_a_scout_that_outlives_its_sender_holds_no_lock(tmp_path):
+    path = tmp_path / "lock"
+    lock, root = os.open(path, os.O_RDWR | os.O_CREAT), os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def walk(vouch: Vouch) -> None:
+        vouch(ROOT)
+        signal.pause()
+
+    scout = Scout([ROOT], root, walk)
+    try:
+        until(lambda: scout.vouches_for(ROOT))
+        os.close(lock)  # as the kernel does it for a sender that dies
+        other = os.open(path, os.O_RDWR)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+    finally:
+        scout.dismiss()
+        os.close(root)
+
+
+def test_small_trees_are_looked_at_without_a_scout(bench, monkeypatch):
+    monkeypatch.setattr(core.scan, "Scout", lambda *_: pytest.fail("sent"))
+    assert bench.point().changed == 0
