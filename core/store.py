@@ -14,6 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import NamedTuple
 
 from . import reserve
@@ -28,6 +29,7 @@ LAYOUT = 1
 PACK_BYTES = 100_000_000
 PACK_OBJECTS = 20_000
 SMALL_PACK = 5_000
+MANY_PACKS = 16
 ASKED_MANY = 500
 WAIT = 5.0
 LOOKS = 10
@@ -80,7 +82,8 @@ class Store:
         self._gathered: set[str] = set()
         self._large: list[Pack] = []
         self._likely: Pack | None = None
-        self._small: set[Oid] = set()
+        self._small: dict[Oid, Pack] = {}
+        """Where the objects of all small packs are: to ask each pack costs a microsecond."""
         self._packs_generation = -1
         self._out_of_use: list[Callable[[], object]] = []
         """What frees packs and ids that are gone: it may take as long as a snapshot."""
@@ -329,17 +332,16 @@ class Store:
         self._to_gather = True
 
     def _gather(self) -> None:
-        """Keeps the ids of all small packs in one set: to ask each pack costs a microsecond."""
         lasting = self._packs.keys() - self._cruft
         if not lasting >= self._gathered:
             self._out_of_use.append(self._small.clear)
-            self._gathered, self._large, self._small, self._asked = set(), [], set(), 0
+            self._gathered, self._large, self._small, self._asked = set(), [], {}, 0
         for pack in (self._packs[name] for name in lasting - self._gathered):
             if pack.count > SMALL_PACK:
                 self._large.append(pack)
                 self._asked = 0
             else:
-                self._small.update(pack.oids())
+                self._small.update(dict.fromkeys(pack.oids(), pack))
         self._gathered, self._to_gather = set(lasting), False
 
     def _open_pack(self, name: str, path: str) -> None:
@@ -402,7 +404,7 @@ class Store:
         """Where many objects are asked for, the ids of middling packs are gathered as well."""
         for pack in self._large:
             if pack.count <= PACK_OBJECTS:
-                self._small.update(pack.oids())
+                self._small.update(dict.fromkeys(pack.oids(), pack))
         self._large = [pack for pack in self._large if pack.count > PACK_OBJECTS]
 
     def read(self, oid: Oid) -> tuple[Kind, bytes]:
@@ -432,7 +434,7 @@ class Store:
 
     def _read_packed(self, oid: Oid) -> tuple[Kind, bytes] | None:
         damage: Damaged | None = None
-        for pack in self.packs():
+        for pack in self._packs_for(oid):
             try:
                 found = pack.read(oid)
             except Damaged as error:
@@ -449,10 +451,20 @@ class Store:
             raise damage
         return None
 
+    def _packs_for(self, oid: Oid) -> Iterable[Pack]:
+        """All of them; where they are many, first the one that is known to hold the object."""
+        packs = self.packs()
+        if len(packs) < MANY_PACKS:
+            return packs
+        if self._to_gather:
+            self._gather()
+        known = self._small.get(oid)
+        return packs if known is None else chain((known,), packs)
+
     def size(self, oid: Oid) -> int:
         """The length of an object, which is read for it only where no pack can say."""
         likely = self._likely
-        for pack in (likely,) if likely is not None and likely.holds(oid) else self.packs():
+        for pack in (likely,) if likely is not None and likely.holds(oid) else self._packs_for(oid):
             try:
                 found = pack.size_of(oid)
             except Damaged:

@@ -19,7 +19,8 @@ from core.disk import REAL
 from core.errors import Busy, Damaged, NoStore, TurnmarkError
 from core.model import EMPTY_TREE, Oid
 from core.objects import hash_object
-from core.store import Store
+from core.packs import Pack
+from core.store import MANY_PACKS, Store
 from tests.stores import Bench, fsck
 from tests.test_scan import powerless
 from tests.trees import build
@@ -445,6 +446,25 @@ def test_another_copy_is_read_where_one_is_damaged(store: Store) -> None:
     )
     damage_pack(pack.path + ".pack")
     assert Store.open(store.base).blob(oid) == data
+
+
+def test_of_many_packs_only_the_one_that_holds_an_object_is_asked(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oids = []
+    for number in range(2 * MANY_PACKS):
+        oids += put(store, b"%d" % number)
+    asked: list[Oid] = []
+    real = Pack.place
+
+    def place(pack: Pack, oid: Oid) -> int | None:
+        asked.append(oid)
+        return real(pack, oid)
+
+    monkeypatch.setattr(Pack, "place", place)
+    reader = Store.open(store.base)
+    assert [reader.blob(oid) for oid in oids] == [b"%d" % n for n in range(len(oids))]
+    assert len(asked) <= 2 * len(oids)
 
 
 def test_a_loose_copy_is_read_where_the_packed_one_is_damaged(store: Store) -> None:
