@@ -20,13 +20,13 @@ from .edits import Edits
 from .errors import BadInput, Damaged
 from .gitcontext import from_json, git_context, moved
 from .history import History, MarkSpec, read_snapshot
-from .model import Maker, Mark, Oid, RelPath, Snapshot, show_path
+from .model import ROOT, Maker, Mark, Oid, RelPath, Snapshot, is_within, show_path
 from .plan import MINE, UNATTRIBUTED, Left, Plan, State, Step, gone_unheld, make_plan
 from .recorder import Recorder
 from .staged import Work, clear_staging, journal_file, staged, take_back
 from .states import seen_state, stored_state
 from .store import Store, explain
-from .undo import Act, Op, Past, act_name, open_turns, stacks, standing_turns
+from .undo import Act, Op, Past, Standing, act_name, open_turns, stacks, standing_turns
 
 LEAST_OF_HASH = 8
 """So many digits of a plan's hash nobody hits upon without having seen it."""
@@ -128,7 +128,7 @@ def prepare(recorder: Recorder, request: Request) -> Ready:
 def _plan(recorder: Recorder, request: Request, now: State, then: State) -> Result:
     """What would be done, and what of it the person may not expect."""
     plan = make_plan(now, then, request.target, request.paths)
-    others = _by_no_agent(recorder, request, now, plan) if request.op == "rollback" else {}
+    others = _by_no_agent(recorder, request, now, plan) if request.op != "revert" else {}
     if request.mine_stays and others:
         stays = {path: MINE if maker == PERSON else UNATTRIBUTED for path, maker in others.items()}
         plan = make_plan(now, then, request.target, request.paths, stays)
@@ -138,9 +138,27 @@ def _plan(recorder: Recorder, request: Request, now: State, then: State) -> Resu
         planned_result(recorder, request, plan),
         mine=tuple(path for path in touched if others[path] == PERSON),
         unattributed=tuple(path for path in touched if others[path] != PERSON),
-        warnings=tuple(_git_moved(recorder, request)) if plan.steps else (),
+        warnings=tuple(_warnings(recorder, request)) if plan.steps else (),
         gone=tuple(gone_unheld(now, then, request.paths)),
     )
+
+
+def _warnings(recorder: Recorder, request: Request) -> Iterator[str]:
+    yield from _git_moved(recorder, request)
+    yield from _under_way(recorder.marks(), request)
+    for path in sorted(recorder.rules.nested):
+        if any(is_within(path, top) for top in request.paths or (ROOT,)):
+            yield f"{show_path(path)} is watched on its own, and stays as it is"
+
+
+def _under_way(marks: Iterable[Mark], request: Request) -> Iterator[str]:
+    """Turns that had begun before the point and went on: of them only a part is taken back."""
+    if request.op != "rollback" or request.paths:
+        return
+    standing = {mark.seq for mark in standing_turns(marks).now}
+    for mark in open_turns(mark for mark in marks if mark.seq <= request.seq):
+        if mark.seq < request.seq and mark.seq in standing:
+            yield f"turn {mark.session}/{mark.turn} was under way then; what it did since goes too"
 
 
 def _git_moved(recorder: Recorder, request: Request) -> Iterator[str]:
@@ -209,9 +227,8 @@ def planned_result(recorder: Recorder, request: Request, plan: Plan) -> Result:
 
 
 def _turns_undone(marks: Iterable[Mark], request: Request) -> tuple[dict[str, object], ...]:
-    """The turns that still stand and that go: those asked for, or those that began at or after the
-    point; none for a part of the tree."""
-    if request.paths or request.op == "undo":
+    """The turns that still stand and that go; none for a part of the tree."""
+    if request.paths:
         return ()
     return tuple(
         {
@@ -220,9 +237,19 @@ def _turns_undone(marks: Iterable[Mark], request: Request) -> tuple[dict[str, ob
             "label": mark.label,
             "messages": mark.extra.get("messages"),
         }
-        for mark in standing_turns(marks)
-        if (mark.seq in request.turns if request.turns else mark.seq >= request.seq)
+        for mark in _turns_that_go(standing_turns(marks), request)
     )
+
+
+def _turns_that_go(standing: Standing, request: Request) -> list[Mark]:
+    """Those asked for, or those that began at or after the point, or that came after the step that
+    is taken back."""
+    if request.op in ("undo", "redo"):
+        after = standing.after_undo if request.op == "undo" else standing.after_redo
+        return [mark for mark in standing.now if mark not in after]
+    if request.turns:
+        return [mark for mark in standing.now if mark.seq in request.turns]
+    return [mark for mark in standing.now if mark.seq >= request.seq]
 
 
 def before_spec(request: Request) -> MarkSpec:

@@ -83,23 +83,41 @@ def stacks(marks: Iterable[Mark]) -> Stacks:
     return Stacks(tuple(undo), tuple(redo))
 
 
-def standing_turns(marks: Iterable[Mark]) -> list[Mark]:
-    """The begins of the turns whose changes no rollback has taken back, oldest first."""
-    standing: list[Mark] = []
-    taken: list[list[Mark]] = []
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The begins of the turns whose changes are there, oldest first: now, and after another step.
+
+    Rollbacks of single paths take no turn back.
+    """
+
+    now: list[Mark]
+    after_undo: list[Mark]
+    after_redo: list[Mark]
+
+
+def standing_turns(marks: Iterable[Mark]) -> Standing:
+    """Replays the history: an undo brings back what stood before the rollback, a redo what stood
+    before the undo."""
+    now: list[Mark] = []
+    undo: list[list[Mark]] = []
+    redo: list[list[Mark]] = []
     for mark in marks:
         past = past_of(mark)
         if mark.kind == "turn-begin":
-            standing.append(mark)
+            now = [*now, mark]
         elif past is None or past.paths:
             continue
         elif past.op == "undo":
-            standing = sorted(standing + (taken.pop() if taken else []), key=lambda m: m.seq)
+            redo.append(now)
+            now = undo.pop() if undo else now
+        elif past.op == "redo":
+            undo.append(now)
+            now = redo.pop() if redo else now
         else:
-            gone = [m for m in standing if _takes(past, m.seq)]
-            taken.append(gone)
-            standing = [m for m in standing if m not in gone]
-    return standing
+            undo.append(now)
+            redo.clear()
+            now = [m for m in now if not _takes(past, m.seq)]
+    return Standing(now, undo[-1] if undo else now, redo[-1] if redo else now)
 
 
 def _takes(past: Past, begun: int) -> bool:

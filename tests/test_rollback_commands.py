@@ -178,7 +178,9 @@ def test_a_person_sees_the_preview_and_decides(turnmark, work, types, exact):
     turnmark("snapshot")
     build(work, {"a": "2"})
     shown, code = on_terminal(work, "rollback", "@", types=types)
-    assert shown.startswith("Rollback to point 1 (manual)\nPut back 1 path:\n  a\nGo on? [y/N]")
+    own = "Takes back 1 edit of your own (--mine-stays keeps them).\n"
+    preview = f"Rollback to point 1 (manual)\nPut back 1 path:\n  a\n{own}Go on? [y/N]"
+    assert shown.startswith(preview)
     assert (work / "a").read_text() == ("1" if exact else "2")
     assert code == (0 if exact else 1)
     assert ("`turnmark undo` takes this back" if exact else "Nothing was changed.") in shown
@@ -315,3 +317,49 @@ def home_config(tmp_path, monkeypatch):
         monkeypatch.setenv("TURNMARK_CONFIG", str(tmp_path / "conf.yaml"))
 
     return write
+
+
+def begin_and_end(turnmark, work, session, **files):
+    turnmark("turn", "begin", "--session", session)
+    build(work, files)
+    turnmark("turn", "end", "--session", session)
+
+
+def test_undo_and_redo_name_the_turns_that_they_take_back(turnmark, work, said):
+    """Also those that began after the rollback which an undo takes back."""
+    build(work, {"a": "0"})
+    turnmark("snapshot")
+    begin_and_end(turnmark, work, "one", a="1")
+    said("rollback", "turn:1", "--yes")
+    begin_and_end(turnmark, work, "two", b="2")
+    undone, _ = said("undo", "--yes")
+    assert [turn["session"] for turn in undone["turns_undone"]] == ["two"]
+    assert image(work).keys() == {b"a"}
+    redone, _ = said("redo", "--yes")
+    assert [turn["session"] for turn in redone["turns_undone"]] == ["one"]
+    assert image(work).keys() == {b"a", b"b"}
+
+
+def test_a_turn_that_was_under_way_at_the_point_is_said(turnmark, work):
+    build(work, {"a": "0"})
+    turnmark("turn", "begin", "--session", "long")
+    build(work, {"a": "1"})
+    begin_and_end(turnmark, work, "short", b="1")
+    build(work, {"a": "2"})
+    turnmark("turn", "end", "--session", "long")
+    careful = "Careful: turn long/1 was under way then; what it did since goes too."
+    assert careful in turnmark("rollback", "short/1", "--dry-run").out
+    assert careful in turnmark("rollback", "short/1", "--yes").out
+    assert "under way" not in turnmark("rollback", "long/1", "--dry-run").out
+
+
+def test_a_directory_that_is_watched_on_its_own_is_said_to_stay(turnmark, work, home_config):
+    home_config(f"watch: [{work}, {work}/inner]\n")
+    build(work, {"a": "0", "b": "0", "inner/c": "0"})
+    turnmark("snapshot")
+    build(work, {"a": "1", "b": "1", "inner/c": "1"})
+    stays = "Careful: inner is watched on its own, and stays as it is.\n"
+    assert stays in turnmark("rollback", "@", "--dry-run").out
+    assert stays not in turnmark("rollback", "@", "a", "--dry-run").out
+    assert stays in turnmark("rollback", "@", "--yes").out
+    assert ((work / "a").read_text(), (work / "inner/c").read_text()) == ("0", "1")

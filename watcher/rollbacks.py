@@ -42,6 +42,10 @@ class How:
     then: Callable[[Mapping[str, Any]], tuple[dict[str, object], list[str]]] | None = None
     """What is to follow a rollback that was done: more for the answer, and more lines."""
 
+    @property
+    def asked(self) -> bool:
+        return not (self.yes or self.plan)
+
     def with_plan(self, plan: str) -> str:
         return shlex.join(["turnmark", *self.words, "--plan", plan])
 
@@ -117,11 +121,15 @@ def _do(context: Context, how: How, action: str, params: Mapping[str, Any], none
         if "title" not in people:
             answer(context, nothing(), none)
             return DONE
-        return _report(context, how, data, result_of(data, people))
+        return _report(context, how, data, people)
 
 
-def _report(context: Context, how: How, data: Mapping[str, Any], result: Result) -> int:
+def _report(context: Context, how: How, data: Mapping[str, Any], people: Mapping[str, Any]) -> int:
+    """Who was not asked is told now what it meant."""
+    result = result_of(data, people)
     lines = result_lines(result, how)
+    if lines and not how.asked and result.outcome == "done":
+        lines = [people["title"], *_consequence_lines(result, how), *lines]
     if how.then is not None and result.outcome == "done":
         more, says = how.then(data)
         data, lines = {**data, **more}, [*lines, *says]
@@ -152,18 +160,23 @@ def preview_lines(result: Result, how: How) -> Iterator[str]:
     yield from _left_lines("Marks conflicts in", result.marked, how.full)
     yield from _left_lines(GONE, result.gone, how.full)
     yield from _left_lines("Followed to a new name", result.followed, how.full)
-    yield from _turn_lines(result, how.full)
-    yield from _own_lines(result, how)
-    for warning in result.warnings:
-        yield f"Careful: {warning}."
-    for turn in result.open_turns:
-        yield f"Turn {turn} is still open: its agent may go on writing."
+    yield from _consequence_lines(result, how)
     for fuse in result.plan.fuses:
         yield f"Careful: {fuse}."
     if result.outcome == "conflicts":
         yield from _conflict_lines(result, how)
     elif how.dry_run:
         yield f"Nothing was changed. To go ahead: {how.with_plan(result.plan.hash)}"
+
+
+def _consequence_lines(result: Result, how: How) -> Iterator[str]:
+    """What the paths alone do not say."""
+    yield from _turn_lines(result, how.full)
+    yield from _own_lines(result, how)
+    for warning in result.warnings:
+        yield f"Careful: {warning}."
+    for turn in result.open_turns:
+        yield f"Turn {turn} is still open: its agent may go on writing."
 
 
 def _conflict_lines(result: Result, how: How) -> Iterator[str]:
@@ -179,15 +192,21 @@ def _conflict_lines(result: Result, how: How) -> Iterator[str]:
 
 
 def _own_lines(result: Result, how: How) -> Iterator[str]:
-    """Where no turn is in it, all of it is the person's own, and needs no second list."""
-    for paths, whose in (
-        (result.mine, "of your own (--mine-stays keeps them)"),
-        (result.unattributed, "that nobody knows who made (--mine-stays keeps them too)"),
+    """Where no turn is in it, they are among the paths above and need no second list."""
+    keeps = how.words[0] == "rollback"
+    for paths, whose, way_out in (
+        (result.mine, "of your own", "--mine-stays keeps them"),
+        (result.unattributed, "that nobody knows who made", "--mine-stays keeps them too"),
     ):
-        if paths and result.turns_undone:
-            yield f"Takes back {count(len(paths), 'edit')} {whose}:"
-            rows = [path_line("  ", named(path), full=how.full) for path in paths]
-            yield from capped(rows, full=how.full)
+        if not paths:
+            continue
+        line = f"Takes back {count(len(paths), 'edit')} {whose}{f' ({way_out})' * keeps}"
+        if not result.turns_undone:
+            yield f"{line}."
+            continue
+        yield f"{line}:"
+        rows = [path_line("  ", named(path), full=how.full) for path in paths]
+        yield from capped(rows, full=how.full)
 
 
 def _group_lines(result: Result, full: bool) -> Iterator[str]:
