@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Literal, get_args
 
 from .errors import Damaged
@@ -90,11 +90,6 @@ def _odd_mode(text: bytes) -> int:
 def tree_order(item: tuple[bytes, Entry]) -> bytes:
     name, entry = item
     return name + b"/" if entry.mode == TREE else name
-
-
-def encode_tree_in_order(entries: Mapping[bytes, Entry]) -> bytes:
-    """As parse_tree gave them, with other objects."""
-    return b"".join([b"%o %s\0%s" % (mode, name, oid) for name, (mode, oid) in entries.items()])
 
 
 def encode_tree(entries: Iterable[tuple[bytes, Entry]]) -> bytes:

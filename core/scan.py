@@ -35,7 +35,14 @@ from .model import (
     join,
     parents,
 )
-from .objects import NO_NAMES, Kind, encode_tree, encode_tree_in_order, hash_object, parse_tree
+from .objects import (
+    NO_NAMES,
+    Kind,
+    child_in,
+    encode_tree,
+    hash_object,
+    parse_tree,
+)
 from .reading import READ, RECENT_NS, NotAFile, is_fresh, read_stable
 from .rules import STAGING_PREFIX, DirRules, RuleSet
 from .scout import Scout, Vouch, can_be_sent
@@ -702,23 +709,22 @@ class Look:
         old = self.tree.get(path)
         if old is None:
             return None
+        stats = old.stats
         try:
             rules = self._rules_of(path)
             same = rules.fingerprint == old.rules
             raw = self._with_trees(path, old.raw, task.below, done) if same else None
-            if raw is None or not task.names:
-                found = raw and old._replace(raw=raw)
-            else:
-                found = self._with_files(path, rules, old._replace(raw=raw), task.names)
+            if raw and task.names:
+                raw, stats = self._with_files(path, rules, old, raw, task.names)
         except (OSError, NotAFile):
             return None
-        return Outcome(path, old, None, self._spliced(path, old, found)) if found else None
+        return Outcome(path, old, None, self._spliced(path, old, raw, stats)) if raw else None
 
-    def _spliced(self, path: RelPath, old: Dir, found: Dir) -> Dir:
-        if found.raw != old.raw:
-            found = found._replace(oid=self.sink.add("tree", found.raw))
-        if found != old:
-            self.changes[path] = found
+    def _spliced(self, path: RelPath, old: Dir, raw: bytes, stats: bytes) -> Dir:
+        if (raw, stats) == (old.raw, old.stats):
+            return old
+        oid = old.oid if raw == old.raw else self.sink.add("tree", raw)
+        found = self.changes[path] = old._replace(oid=oid, raw=raw, stats=stats)
         return found
 
     def _with_trees(self, path: RelPath, raw: bytes, below: set[bytes], done: Done) -> bytes | None:
@@ -734,37 +740,38 @@ class Look:
         return raw
 
     def _with_files(
-        self, path: RelPath, rules: DirRules, old: Dir, names: set[bytes]
-    ) -> Dir | None:
-        """The record with the new contents of its files, if nothing but contents is new."""
+        self, path: RelPath, rules: DirRules, old: Dir, raw: bytes, names: set[bytes]
+    ) -> tuple[bytes | None, bytes]:
+        """The tree and the stats with the new contents of its files, if nothing else is new."""
         fd = self.beneath.dir(path)
         if old.gaps or stat.S_IMODE(self.disk.fstat(fd).st_mode) != old.mode:
-            return None
-        entries, stats, changed = parse_tree(old.raw), array("q", old.stats), 0
+            return None, b""
+        stats, changed = array("q", old.stats), 0
         places = {name: place * WIDTH for place, name in enumerate(old.names.split(b"\0"))}
         for name in names:
-            at, entry = places.get(name), entries.get(name)
+            at, entry = places.get(name), child_in(raw, name)
             if at is None or entry is None or rules.verdict(name, False) != "capture":
-                return None
+                return None, b""
             new = self._reread(path, fd, name, entry, stats, at)
-            if new is None:
-                return None
-            changed += new != entry
-            entries[name] = new
+            was = b"%o %s\0%s" % (entry.mode, name, entry.oid)
+            if new is None or raw.count(was) != 1:
+                return None, b""
+            if new != entry.oid:
+                raw = raw.replace(was, was[:-20] + new)
+                changed += 1
         self.changed += changed
-        raw = encode_tree_in_order(entries) if changed else old.raw
-        return old._replace(raw=raw, stats=stats.tobytes())
+        return raw, stats.tobytes()
 
     def _reread(
         self, path: RelPath, fd: int, name: bytes, entry: Entry, stats: array[int], at: int
-    ) -> Entry | None:
-        """The entry of a file that is what it was but for its contents, and these hold still."""
+    ) -> Oid | None:
+        """The contents of a file that is what it was but for them, if they hold still."""
         info, cap = self.disk.lstat(name, fd), self.ruleset.max_file_size
         self._note_always(path, os.fsdecode(name), info)
         if info.st_mode != stats[at] or not stat.S_ISREG(info.st_mode) or 0 < cap < info.st_size:
             return None
         if array("q", _numbers(info)) == stats[at : at + WIDTH]:
-            return entry
+            return entry.oid
         begun = time.time_ns()
         found = read_stable(self.disk, fd, name)
         if found.torn or found.stat.st_mode != info.st_mode or 0 < cap < len(found.data):
@@ -777,7 +784,7 @@ class Look:
         oid = hash_object("blob", found.data)
         if oid != entry.oid:
             self.sink.add("blob", found.data, oid)
-        return Entry(entry.mode, oid)
+        return oid
 
     def _resume(self, path: RelPath) -> Frame | None:
         """The frame of a known directory as it was recorded; None if it cannot be entered now."""

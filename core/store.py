@@ -12,7 +12,7 @@ import stat
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import NamedTuple
@@ -33,7 +33,7 @@ MANY_PACKS = 16
 ASKED_MANY = 500
 WAIT = 5.0
 LOOKS = 10
-OUT_OF_USE = 128
+OUT_OF_USE = 1024
 GATE = 0.05
 """Longer than a writer usually takes; so long new ones may be kept waiting by the gate."""
 BREATH = 0.02
@@ -79,14 +79,16 @@ class Store:
         self._cruft: set[str] = set()
         self._asked = 0
         self._to_gather = True
-        self._gathered: set[str] = set()
+        self._gathered: dict[str, Pack] = {}
         self._large: list[Pack] = []
         self._likely: Pack | None = None
         self._small: dict[Oid, Pack] = {}
         """Where the objects of all small packs are: to ask each pack costs a microsecond."""
+        self._gone: set[Pack] = set()
+        """Packs that are no more, of which objects are known still."""
         self._packs_generation = -1
-        self._out_of_use: list[Callable[[], object]] = []
-        """What frees packs and ids that are gone: it may take as long as a snapshot."""
+        self._out_of_use: list[Pack] = []
+        """Those that are gone: to free them may take as long as a snapshot."""
         self._packs_stamp: tuple[int, int] = (0, 0)
         """Of the directory when it was last read; and when this process had added packs to it."""
         self._added_stamp: tuple[int, int] = (0, 0)
@@ -322,27 +324,48 @@ class Store:
         whole = {n[:-4] for n in names if n.endswith(".idx") and n[:-4] + ".pack" in names}
         self._likely = None
         for name in self._packs.keys() - whole:
-            self._out_of_use.append(self._packs.pop(name).close)
-        if len(self._out_of_use) > OUT_OF_USE:
-            self._free()
+            self._out_of_use.append(self._packs.pop(name))
         self._cruft = {n[:-7] for n in names if n.endswith(".mtimes")}
         self.broken = {}
         for name in whole - self._packs.keys():
             self._open_pack(name, f"{path}/{name}")
         self._to_gather = True
+        if len(self._out_of_use) > OUT_OF_USE:
+            self._free()
 
     def _gather(self) -> None:
-        lasting = self._packs.keys() - self._cruft
-        if not lasting >= self._gathered:
-            self._out_of_use.append(self._small.clear)
-            self._gathered, self._large, self._small, self._asked = set(), [], {}, 0
-        for pack in (self._packs[name] for name in lasting - self._gathered):
-            if pack.count > SMALL_PACK:
-                self._large.append(pack)
-                self._asked = 0
-            else:
-                self._small.update(dict.fromkeys(pack.oids(), pack))
-        self._gathered, self._to_gather = set(lasting), False
+        """Adds what is new; what was known of packs that are gone is passed over until there is
+        time to gather all anew: a turn may be waiting."""
+        lasting = {name: pack for name, pack in self._packs.items() if name not in self._cruft}
+        gone = {pack for name, pack in self._gathered.items() if lasting.get(name) is not pack}
+        if gone:
+            self._gone |= gone
+            self._large = [pack for pack in self._large if pack not in gone]
+        for name, pack in lasting.items():
+            if self._gathered.get(name) is not pack:
+                self._add_known(pack)
+        self._gathered, self._to_gather = lasting, False
+
+    def _add_known(self, pack: Pack) -> None:
+        if pack.count > SMALL_PACK:
+            self._large.append(pack)
+            self._asked = 0
+        else:
+            self._small.update(dict.fromkeys(pack.oids(), pack))
+
+    def _gather_anew(self) -> None:
+        """Lets go of what is gone."""
+        self._gathered, self._large, self._small, self._gone = {}, [], {}, set()
+        self._asked = 0
+        self._gather()
+
+    def _known(self, oid: Oid) -> Pack | None:
+        """Of the packs that last, one that is known to hold the object."""
+        found = self._small.get(oid)
+        if found is not None and found not in self._gone:
+            return found
+        rest = self._large if found is None else self._gathered.values()
+        return next((pack for pack in rest if pack.place(oid) is not None), None)
 
     def _open_pack(self, name: str, path: str) -> None:
         try:
@@ -373,22 +396,20 @@ class Store:
         """Whether a pack known so far holds it; none of them goes away while somebody writes."""
         if self._to_gather:
             self._gather()
-        if oid in self._small:
-            return True
-        self._asked += 1
-        if self._asked == ASKED_MANY:
-            self._gather_more()
-        for pack in self._large:  # noqa: SIM110 - asked once per object, and most often empty
-            if pack.place(oid) is not None:
-                return True
-        return False
+        if oid not in self._small:
+            self._asked += 1
+            if self._asked == ASKED_MANY:
+                self._gather_more()
+        return self._known(oid) is not None
 
     def warm_up(self) -> None:
         """What the next change would have to wait for, done while nobody waits."""
-        self._free()
         self.packs()
         if self._to_gather:
             self._gather()
+        if self._gone:
+            self._gather_anew()
+        self._free()
         self._gather_more()
 
     @property
@@ -398,7 +419,7 @@ class Store:
 
     def _free(self) -> None:
         while self._out_of_use:
-            self._out_of_use.pop()()
+            self._out_of_use.pop().close()
 
     def _gather_more(self) -> None:
         """Where many objects are asked for, the ids of middling packs are gathered as well."""
@@ -459,7 +480,7 @@ class Store:
         if self._to_gather:
             self._gather()
         known = self._small.get(oid)
-        return packs if known is None else chain((known,), packs)
+        return packs if known is None or known in self._gone else chain((known,), packs)
 
     def size(self, oid: Oid) -> int:
         """The length of an object, which is read for it only where no pack can say."""

@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from .about import Usual
@@ -20,6 +20,8 @@ from .rules import DirRules
 
 SCHEMA = 3
 COLUMNS = "path, mode, oid, raw, names, stats, note, rules, subdirs, files, gaps, crc"
+SAVED_AT_ONCE = 32
+"""Takes a millisecond."""
 DAMAGE = (sqlite3.DatabaseError, ValueError, KeyError, TypeError)
 
 
@@ -74,6 +76,8 @@ class WorkTree:
         """Of the root, as compiled for the last look."""
         self._unsaved: dict[RelPath, Dir | None] = {}
         self._moved = False
+        self._saving = False
+        """A transaction is open: records were saved, but not all of them yet."""
         self._db: sqlite3.Connection | None = None
         try:
             self._open()
@@ -133,6 +137,7 @@ class WorkTree:
         if self._db is not None:
             self._db.close()
             self._db = None
+        self._saving = False
 
     def get(self, path: RelPath) -> Dir | None:
         if not self._complete:
@@ -209,33 +214,47 @@ class WorkTree:
             self.rules.drop(path)
 
     def is_unsaved(self) -> bool:
-        return self._db is not None and bool(self._unsaved or self._moved)
+        return self._db is not None and bool(self._unsaved or self._moved or self._saving)
 
-    def save(self) -> None:
+    def save(self, enough: Callable[[], bool] = lambda: False) -> None:
         """Keeps what was accepted for the next process; nobody needs to wait for it.
 
-        Best effort: a full disk, or a death before, costs the next process a look and nothing else.
+        Asked after every few records whether that is enough for now, it goes on with the next call;
+        until all is written, none of it counts. Best effort: a full disk, or a death before, costs
+        the next process a look and nothing else.
         """
         if self._db is None or not self.is_unsaved():
             return
-        changes, self._unsaved, self._moved = self._unsaved, {}, False
         try:
-            with self._db:
-                self._db.execute("BEGIN")
-                if self._anew:
-                    self._db.execute("DELETE FROM dirs")
-                self._db.executemany(
-                    f"INSERT OR REPLACE INTO dirs ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
-                    (_row(path, new) for path, new in changes.items() if new is not None),
-                )
-                gone = [(path,) for path, new in changes.items() if new is None]
-                self._db.executemany("DELETE FROM dirs WHERE path=?", gone)
+            if self._save_records(self._db, enough):
                 self._db.execute(
                     "INSERT OR REPLACE INTO meta VALUES ('state', ?)", (self._state(),)
                 )
-            self._anew = False
+                self._db.execute("COMMIT")
+                self._saving = self._moved = False
         except sqlite3.DatabaseError:
             self._disconnect()
+
+    def _save_records(self, db: sqlite3.Connection, enough: Callable[[], bool]) -> bool:
+        """Whether all have been written, into a transaction that is open from the first to the
+        last; one that changes meanwhile is written once more."""
+        if not self._saving:
+            db.execute("BEGIN")
+            self._saving = True
+        if self._anew:
+            db.execute("DELETE FROM dirs")
+            self._anew = False
+        while self._unsaved:
+            if enough():
+                return False
+            some = [self._unsaved.popitem() for _ in range(min(SAVED_AT_ONCE, len(self._unsaved)))]
+            db.executemany(
+                f"INSERT OR REPLACE INTO dirs ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+                [_row(path, new) for path, new in some if new is not None],
+            )
+            gone = [(path,) for path, new in some if new is None]
+            db.executemany("DELETE FROM dirs WHERE path=?", gone)
+        return True
 
     def _state(self) -> str:
         assert self.base is not None and self.usual is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import zlib
 from pathlib import Path
 
 import pytest
@@ -335,3 +336,10 @@ def test_whatever_step_it_dies_at_nothing_is_lost(tmp_path):
         assert not os.listdir(base / "turnmark/tmp")
         shutil.rmtree(base)
         shutil.copytree(bench.store.base, base)
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 200_000])
+def test_what_is_stored_in_haste_is_what_zlib_would_make_of_it(size):
+    data = os.urandom(size)
+    assert zlib.decompress(deflate.store(data)) == data
+    assert deflate.is_stored(deflate.store(data))

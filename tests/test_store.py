@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import threading
 import time
@@ -564,6 +565,28 @@ def test_packs_that_are_gone_are_let_go_of_while_nobody_waits(store: Store) -> N
     other.warm_up()
     assert len(deleted_files_open(store)) < len(held)
     assert other.blob(oid) == b"once more"
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["in haste", "while nobody waits"])
+def test_a_writer_knows_where_things_are_after_packs_went_away(store: Store, ahead: bool) -> None:
+    """One object in two packs of which one goes, one that goes wholly, one that is moved."""
+    both, gone = put(store, b"both", b"gone")
+    twice = Store.create(store.base + "-other")
+    put(twice, b"both")
+    for name in os.listdir(f"{twice.base}/objects/pack"):
+        shutil.copy(f"{twice.base}/objects/pack/{name}", f"{store.base}/objects/pack/{name}")
+    other = Store.open(store.base)
+    other.warm_up()
+    (pack,) = (pack for pack in other.packs() if pack.holds(gone))
+    (moved,) = put(store, b"moved")
+    for ending in (".pack", ".idx"):
+        os.unlink(pack.path + ending)
+    store.next_generation()
+    other.follow()
+    if ahead:
+        other.warm_up()
+    assert [other.holds(oid) for oid in (both, gone, moved)] == [True, False, True]
+    assert not other.holds_unused or not ahead
 
 
 def test_readers_miss_nothing_while_writers_and_consolidation_run(store: Store) -> None:

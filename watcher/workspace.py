@@ -331,9 +331,10 @@ class Workspace:
         elif self._save_at == math.inf:
             self._save_at, self._save_latest = now + SAVE_SECONDS, now + SAVE_MOST
         elif now >= self._save_at and not self._called():
-            recorder.tree.save()
+            recorder.tree.save(self._called)
             self._warm_up()
-            self._save_at = self._save_latest = math.inf
+            if not recorder.tree.is_unsaved():
+                self._save_at = self._save_latest = math.inf
 
     def _put_off_save(self) -> None:
         """Who asked for something may ask for more at once."""

@@ -32,7 +32,7 @@ from core.errors import BadInput, ConfigError, Damaged, TurnmarkError
 from core.gitignore import parse_gitignore
 from core.history import read_mark, read_snapshot
 from core.model import ROOT, Oid
-from core.objects import Kind, encode_tree_in_order, hash_object, parse_tree, references
+from core.objects import Kind, encode_tree, hash_object, parse_tree, references
 from core.packs import Pack
 from core.refs import parse_packed
 from core.rules import DirRules, RuleSet
@@ -178,7 +178,7 @@ class _Given:
 
 def trees(data: bytes) -> None:
     entries = parse_tree(data)
-    again = parse_tree(encode_tree_in_order(entries))
+    again = parse_tree(encode_tree(entries.items()))
     assert again == entries, "a tree is not what it was after a round trip"
 
 

@@ -1,0 +1,69 @@
+"""The records of a workspace on disk: saved piece by piece, believed only when they are whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from core.model import ROOT
+from core.worktree import SAVED_AT_ONCE, WorkTree
+from tests.stores import Bench
+from tests.trees import build
+
+DIRS = 3 * SAVED_AT_ONCE
+
+
+def workspace(tmp_path: Path) -> Bench:
+    bench = Bench(tmp_path)
+    build(bench.path, {f"d{n}/f": "1" for n in range(DIRS)})
+    bench.point()
+    bench.recorder.tree.save()
+    build(bench.path, {f"d{n}/f": "2" for n in range(DIRS)})
+    bench.point()
+    return bench
+
+
+def in_file(bench: Bench) -> bytes | None:
+    """The root's tree, as the next process would find it."""
+    records = WorkTree(bench.recorder.tree.path)
+    root = records.root()
+    base = records.base
+    records.close()
+    assert (root is None) == (base is None)
+    return root.oid if root is not None else None
+
+
+def test_a_save_that_is_broken_off_counts_only_when_it_was_finished(tmp_path: Path) -> None:
+    bench = workspace(tmp_path)
+    tree, before = bench.recorder.tree, in_file(bench)
+    answers = iter([False, True])
+    tree.save(lambda: next(answers))
+    assert tree.is_unsaved()
+    assert in_file(bench) == before
+    tree.save(lambda: False)
+    assert not tree.is_unsaved()
+    root = tree.get(ROOT)
+    assert root is not None
+    assert in_file(bench) == root.oid != before
+
+
+def test_what_changes_while_a_save_is_broken_off_is_saved_as_it_is_then(tmp_path: Path) -> None:
+    bench = workspace(tmp_path)
+    answers = iter([False, False, True])
+    bench.recorder.tree.save(lambda: next(answers))
+    build(bench.path, {f"d{n}/f": "three" for n in range(DIRS)})
+    last = bench.point().snapshot
+    bench.close()
+    again = bench.reopen()
+    assert again.tree.base == last.id
+    taken = again.take()
+    assert (taken.fresh, taken.changed) == (False, 0)
+
+
+def test_a_save_that_is_never_finished_leaves_the_records_of_before(tmp_path: Path) -> None:
+    bench = workspace(tmp_path)
+    before = in_file(bench)
+    answers = iter([False, True])
+    bench.recorder.tree.save(lambda: next(answers))
+    bench.recorder.tree._disconnect()  # as a death does
+    assert in_file(bench) == before
+    assert not bench.reopen().take().fresh
