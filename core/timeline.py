@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from functools import cached_property
 from itertools import pairwise
 
@@ -27,6 +27,7 @@ SHORT = 10
 _NUMBER = re.compile(r"[0-9]{1,40}")
 _NEWEST = re.compile(r"@(?:-([0-9]{1,9}))?")
 _HASH = re.compile(r"[0-9a-fA-F]{7,40}")
+_CLOCK = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?")
 _AGE = re.compile(r"([0-9]{1,9})([smhd])")
 _FRACTION = re.compile(r"[.,]([0-9]+)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -411,18 +412,25 @@ def _find_turn(turns: list[Row], name: str, session: str | None) -> Row | None:
 
 
 def moment_of(spec: str, now_ns: int) -> int | None:
-    """The instant that an age or an ISO time names."""
+    """The instant that an age, an ISO time or a time of the day names; the last one of these."""
     age = _AGE.fullmatch(spec)
     if age:
         return now_ns - int(age[1]) * _UNITS[age[2]] * 1_000_000_000
     if spec.isdecimal():  # the basic form of a date looks like a number, and is one here
         return None
     try:
-        moment = datetime.fromisoformat(spec)
+        moment = _last(spec, now_ns) if _CLOCK.fullmatch(spec) else datetime.fromisoformat(spec)
         since = (moment if moment.tzinfo else moment.astimezone()) - _EPOCH
     except (ValueError, OverflowError, OSError):
         return None
     return since // timedelta(microseconds=1) * 1000 + _slack(spec)
+
+
+def _last(clock: str, now_ns: int) -> datetime:
+    """Today's, or yesterday's where it is not so late yet."""
+    now = datetime.fromtimestamp(now_ns / 1e9).astimezone()
+    today = datetime.combine(now.date(), time.fromisoformat(clock)).astimezone()
+    return today if today <= now else (today.replace(tzinfo=None) - timedelta(1)).astimezone()
 
 
 def _slack(spec: str) -> int:

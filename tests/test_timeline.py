@@ -438,7 +438,6 @@ def test_what_a_rollback_put_aside_is_no_state_of_the_workspace(scene):
         ("1970-01-01T00:00:10.123456789Z", 10_123_456_999),
         ("tomorrow", None),
         ("20260102", None),
-        ("12:30", None),
     ],
 )
 def test_ages_and_iso_times(spec, ns):
@@ -457,6 +456,31 @@ def test_a_time_without_zone_is_local(monkeypatch, spec, hour):
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("spec", "meant"),
+    [
+        ("18:00", "2026-01-01T18:00:00-05:00"),
+        ("11:59:59", "2026-01-02T11:59:59-05:00"),
+        ("12:00", "2026-01-02T12:00:00-05:00"),
+        ("00:30", "2026-01-02T00:30:00-05:00"),
+    ],
+)
+def test_a_time_of_the_day_is_the_last_one_of_this_clock(monkeypatch, spec, meant):
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        now = moment_of("2026-01-02T12:00:00-05:00", 0) or 0
+        assert moment_of(spec, now) == moment_of(meant, 0)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_no_time_of_any_day_is_no_point():
+    assert moment_of("25:00", START) is None
+    assert moment_of("9:00", START) is None
 
 
 def test_a_safety_point_that_repeats_the_point_before_it_has_no_number(tmp_path: Path) -> None:
