@@ -37,6 +37,7 @@ from .packs import (
     KINDS,
     OFS_DELTA,
     REF_DELTA,
+    TEMPORARY,
     TREE_TYPE,
     Pack,
     PackWriter,
@@ -293,16 +294,29 @@ def fold(store: Store) -> None:
 
 
 def hide_packs(store: Store, paths: Sequence[str]) -> None:
-    """Only under the exclusive lock: without its index nobody looks for a pack."""
+    """Only under the exclusive lock: without its index nobody looks for a pack.
+
+    Its name is given up as well: as soon as the lock is free, a writer of the same objects may give
+    it to a pack of his own, which must not be taken away from him.
+    """
     if paths:
         store.disk.discard(f"{_place(store)}/multi-pack-index")  # a user's git may have made one
-        _unlink_all(store, paths, [".idx"])
+        _unlink_all(store, paths, [".idx", *SIDE_FILES])
+        for path in paths:
+            if store.disk.exists(path + ".pack"):
+                store.disk.rename(path + ".pack", _gone(path))
 
 
 def unlink_hidden(store: Store, paths: Sequence[str]) -> None:
     """What is left of hidden packs, by whoever is `maintaining` the store."""
     if paths:
-        _unlink_all(store, paths, [".pack", *SIDE_FILES])
+        _unlink_all(store, map(_gone, paths), [""])
+
+
+def _gone(path: str) -> str:
+    """As left-overs are called, which the next one who keeps up removes if this process dies."""
+    head, _, name = path.rpartition("/")
+    return f"{head}/{TEMPORARY}{name}"
 
 
 def _unlink_all(store: Store, paths: Iterable[str], ends: Collection[str]) -> None:

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -96,6 +97,8 @@ class Disk:
     def free(self, path: str) -> int:
         """Bytes that the file system of a directory has for its user."""
         found = os.statvfs(path)
+        if not found.f_blocks:  # some network file systems and FUSE do not say
+            return sys.maxsize
         return found.f_bavail * found.f_frsize
 
     def allocate(self, fd: int, size: int) -> None:

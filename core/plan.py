@@ -117,11 +117,11 @@ class State:
 
 
 def gone_unheld(now: State, then: State, tops: tuple[RelPath, ...] = ()) -> list[Left]:
-    """What was there and left out by the rules, and is there no more: nothing can bring it back."""
+    """What was there and not captured, and is there no more: nothing can bring it back."""
     return [
         Left(path, reason)
         for path, reason in sorted(then.about.gaps.items())
-        if reason in MERELY_LEFT_OUT
+        if reason != "torn"  # of which there is what could be read
         and _asked(path, tops)
         and _gap_at(now.about, path) is None
         and path not in now.about.empty

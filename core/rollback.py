@@ -7,7 +7,7 @@ itself be rolled back. The caller holds the workspace's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from .recorder import Recorder
 from .staged import Work, clear_staging, journal_file, staged, take_back
 from .states import seen_state, stored_state
 from .store import Store, explain
-from .undo import Act, Op, Past, Standing, act_name, open_turns, stacks, standing_turns
+from .undo import Act, Op, Past, Steps, Turns, act_name, open_turns, replay
 
 LEAST_OF_HASH = 8
 """So many digits of a plan's hash nobody hits upon without having seen it."""
@@ -151,11 +151,11 @@ def _warnings(recorder: Recorder, request: Request) -> Iterator[str]:
             yield f"{show_path(path)} is watched on its own, and stays as it is"
 
 
-def _under_way(marks: Iterable[Mark], request: Request) -> Iterator[str]:
+def _under_way(marks: Sequence[Mark], request: Request) -> Iterator[str]:
     """Turns that had begun before the point and went on: of them only a part is taken back."""
     if request.op != "rollback" or request.paths:
         return
-    standing = {mark.seq for mark in standing_turns(marks).now}
+    standing = {mark.seq for mark in replay(marks).now}
     for mark in open_turns(mark for mark in marks if mark.seq <= request.seq):
         if mark.seq < request.seq and mark.seq in standing:
             yield f"turn {mark.session}/{mark.turn} was under way then; what it did since goes too"
@@ -237,19 +237,16 @@ def _turns_undone(marks: Iterable[Mark], request: Request) -> tuple[dict[str, ob
             "label": mark.label,
             "messages": mark.extra.get("messages"),
         }
-        for mark in _turns_that_go(standing_turns(marks), request)
+        for mark in _turns_that_go(replay(marks), request)
     )
 
 
-def _turns_that_go(standing: Standing, request: Request) -> list[Mark]:
-    """Those asked for, or those that began at or after the point, or that came after the step that
-    is taken back."""
-    if request.op in ("undo", "redo"):
-        after = standing.after_undo if request.op == "undo" else standing.after_redo
-        return [mark for mark in standing.now if mark not in after]
-    if request.turns:
-        return [mark for mark in standing.now if mark.seq in request.turns]
-    return [mark for mark in standing.now if mark.seq >= request.seq]
+def _turns_that_go(steps: Steps, request: Request) -> Turns:
+    """Those asked for, or those that will not stand where it leads."""
+    if request.turns and request.op == "revert":
+        return tuple(mark for mark in steps.now if mark.seq in request.turns)
+    to = steps.after(request.op) if request.op in ("undo", "redo") else steps.at(request.seq)
+    return tuple(mark for mark in steps.now if mark not in to)
 
 
 def before_spec(request: Request) -> MarkSpec:
@@ -397,14 +394,14 @@ def _recorded(recorder: Recorder, tx: str) -> bool:
 
 def undo_request(store: Store, workspace: str) -> Request | None:
     """Back to the state before the newest rollback that still stands."""
-    past = stacks(History(store, workspace).marks()).undo
-    return _request("undo", past[-1]) if past else None
+    steps = replay(History(store, workspace).marks()).undo
+    return _request("undo", steps[-1][0]) if steps else None
 
 
 def redo_request(store: Store, workspace: str) -> Request | None:
     """Forward to the state before the newest undo."""
-    past = stacks(History(store, workspace).marks()).redo
-    return _request("redo", past[-1]) if past else None
+    steps = replay(History(store, workspace).marks()).redo
+    return _request("redo", steps[-1][0]) if steps else None
 
 
 def _request(op: Op, past: Past) -> Request:

@@ -52,7 +52,7 @@ WIDTH = 5
 """Numbers kept of a name's stat: mode, inode, size, modification and change time."""
 A_DIRECTORY = (stat.S_IFDIR, 0, 0, 0, 0)
 """All that is kept of one, which spares its stat: whoever enters it sees its mode and contents."""
-DOUBT = -1
+DOUBT = -(1 << 63)
 """As a modification time: never equal to a real one, so that the name is looked at again."""
 MASK = (1 << 63) - 1
 GITIGNORE = b".gitignore"

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NoReturn
 
 from .model import RelPath
@@ -23,8 +24,11 @@ HIGHEST_FD = 1 << 16
 
 
 def can_be_sent() -> bool:
-    """Elsewhere than on Linux a fork of a process with threads is not safe."""
-    return sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
+    """Elsewhere than on Linux a fork of a process with threads is not safe; and where the program
+    that we are part of has its own way with its children, ours would not be ours to wait for."""
+    if sys.platform != "linux" or signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL:
+        return False
+    return hasattr(os, "pidfd_open") and len(os.sched_getaffinity(0)) > 1
 
 
 class Scout:
@@ -34,9 +38,13 @@ class Scout:
         """Raises OSError where no process can be started; `fd` is all that the walk may use."""
         self._places = {path: place for place, path in enumerate(paths)}
         self._said = mmap.mmap(-1, len(self._places))
-        self._process = os.fork()
-        if self._process == 0:
-            self._go(fd, walk)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:  # a signal must not let the child run on as if it were its sender
+            self._process = os.fork()
+            if self._process == 0:
+                self._go(fd, walk)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _go(self, fd: int, walk: Callable[[Vouch], None]) -> NoReturn:
         """Holds nothing else open: no lock may outlive the sender. What fails is not vouched for.
@@ -59,6 +67,17 @@ class Scout:
         return place is not None and self._said[place] == 1
 
     def dismiss(self) -> None:
-        os.kill(self._process, signal.SIGKILL)
-        os.waitpid(self._process, 0)
+        """Somebody else in this process may have waited for it: its number may be another's."""
+        with suppress(OSError):  # it is gone already
+            handle = os.pidfd_open(self._process)
+            try:
+                self._end(handle)
+            finally:
+                os.close(handle)
         self._said.close()
+
+    def _end(self, handle: int) -> None:
+        """By the handle only once it is known to be that of a child of ours."""
+        os.waitid(os.P_PIDFD, handle, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.waitid(os.P_PIDFD, handle, os.WEXITED)

@@ -46,7 +46,7 @@ from .rollback import (
 )
 from .staged import Staged, journal_file, staged
 from .store import explain
-from .undo import stacks
+from .undo import replay
 
 UNTOUCHED = "No workspace was changed."
 
@@ -120,7 +120,7 @@ class _Member:
 
     def undoable(self) -> int:
         recorder = self.part.recorder
-        return len(stacks(History(recorder.store, recorder.root.id).marks()).undo)
+        return len(replay(History(recorder.store, recorder.root.id).marks()).undo)
 
     def stage(self, stack: ExitStack, group: str) -> None:
         recorder, request, ready = self.part.recorder, self.part.request, self.ready

@@ -4,7 +4,7 @@ which turns still stand. Pure: knows marks only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,14 +36,6 @@ class Past:
         return act_name(self.act, self.subject)
 
 
-@dataclass(frozen=True, slots=True)
-class Stacks:
-    """What undo would take back, and what redo would, newest last."""
-
-    undo: tuple[Past, ...]
-    redo: tuple[Past, ...]
-
-
 def act_name(act: Act, subject: str) -> str:
     return f"revert of {subject}" if act == "revert" else f"rollback to {subject}"
 
@@ -64,66 +56,68 @@ def past_of(mark: Mark) -> Past | None:
     )
 
 
-def stacks(marks: Iterable[Mark]) -> Stacks:
-    """Replays the history: an undo moves the newest rollback over to redo, a redo moves it back."""
-    undo: list[Past] = []
-    redo: list[Past] = []
-    for past in filter(None, map(past_of, marks)):
-        if past.op == "undo":
-            if undo:
-                undo.pop()
-            redo.append(past)
-        elif past.op == "redo":
-            if redo:
-                redo.pop()
-            undo.append(past)
-        else:
-            undo.append(past)
-            redo.clear()
-    return Stacks(tuple(undo), tuple(redo))
+Turns = tuple[Mark, ...]
+"""The begins of turns whose changes are there, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The begins of the turns whose changes are there, oldest first: now, and after another step.
+class Steps:
+    """What a history comes to: which turns stand, and what undo and redo would go back over, newest
+    last, each with what stood before it."""
 
-    Rollbacks of single paths take no turn back.
-    """
+    now: Turns
+    undo: tuple[tuple[Past, Turns], ...]
+    redo: tuple[tuple[Past, Turns], ...]
+    _stood: tuple[tuple[int, Turns, Turns], ...]
 
-    now: list[Mark]
-    after_undo: list[Mark]
-    after_redo: list[Mark]
+    def at(self, seq: int) -> Turns:
+        """What stood at a place in the history; a turn's begin is the state before the turn."""
+        return _stood_at(self._stood, seq)
+
+    def after(self, op: Op) -> Turns:
+        """What would stand after the next undo, or redo."""
+        entries = self.undo if op == "undo" else self.redo
+        return entries[-1][1] if entries else self.now
 
 
-def standing_turns(marks: Iterable[Mark]) -> Standing:
-    """Replays the history: an undo brings back what stood before the rollback, a redo what stood
-    before the undo."""
-    now: list[Mark] = []
-    undo: list[list[Mark]] = []
-    redo: list[list[Mark]] = []
+def replay(marks: Iterable[Mark]) -> Steps:
+    """An undo brings back what stood before the rollback, a redo what stood before the undo; what
+    stands after a rollback is what stood at its target. Those of single paths move no turn."""
+    now: Turns = ()
+    undo: list[tuple[Past, Turns]] = []
+    redo: list[tuple[Past, Turns]] = []
+    stood: list[tuple[int, Turns, Turns]] = []
     for mark in marks:
-        past = past_of(mark)
+        before, past = now, past_of(mark)
         if mark.kind == "turn-begin":
-            now = [*now, mark]
-        elif past is None or past.paths:
-            continue
-        elif past.op == "undo":
-            redo.append(now)
-            now = undo.pop() if undo else now
-        elif past.op == "redo":
-            undo.append(now)
-            now = redo.pop() if redo else now
-        else:
-            undo.append(now)
+            now = (*now, mark)
+        elif past is not None and past.op in ("undo", "redo"):
+            taken, other = (undo, redo) if past.op == "undo" else (redo, undo)
+            now = taken.pop()[1] if taken else now
+            other.append((past, before))
+        elif past is not None:
+            undo.append((past, now))
             redo.clear()
-            now = [m for m in now if not _takes(past, m.seq)]
-    return Standing(now, undo[-1] if undo else now, redo[-1] if redo else now)
+            now = _gone_back(now, past, stood)
+        if past is not None and past.paths:
+            now = before
+        stood.append((mark.seq, before if mark.kind == "turn-begin" else now, now))
+    return Steps(now, tuple(undo), tuple(redo), tuple(stood))
 
 
-def _takes(past: Past, begun: int) -> bool:
+def _gone_back(now: Turns, past: Past, stood: Sequence[tuple[int, Turns, Turns]]) -> Turns:
     if past.turns:
-        return begun in past.turns
-    return bool(past.target_seq) and begun >= past.target_seq
+        return tuple(mark for mark in now if mark.seq not in past.turns)
+    return _stood_at(stood, past.target_seq) if past.target_seq else now
+
+
+def _stood_at(stood: Iterable[tuple[int, Turns, Turns]], seq: int) -> Turns:
+    found: Turns = ()
+    for number, there, after in stood:
+        if number > seq:
+            break
+        found = there if number == seq else after
+    return found
 
 
 def open_turns(marks: Iterable[Mark]) -> list[Mark]:

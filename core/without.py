@@ -135,6 +135,8 @@ class _Work:
         self.wanted = wanted
         self.now = rest.state
         self.results: dict[RelPath, Node | None] = {}
+        self._from: dict[RelPath, RelPath] = {}
+        """Where what is to get its old name back is now, if not where the turn had put it."""
         self._trees = Trees(self.now)
 
     def here(self, path: RelPath) -> Node | None:
@@ -170,6 +172,10 @@ class _Work:
         """What became of names after the turn."""
         return self._moves(self.turn.end.files, self.now.files)
 
+    @cached_property
+    def _own_moves(self) -> Moves:
+        return self._moves(self.turn.begin.files, self.turn.end.files)
+
     def _moves(self, old: Oid, new: Oid) -> Moves:
         changes = list(diff_trees(self.now.read_tree, old, new))
         return find_moves(changes, lambda entry: self.now.read_blob(entry.oid))
@@ -197,7 +203,7 @@ class _Work:
         if not gone or all(self.here(path) == self.wanted[path][0] for path in came):
             return set()
         taken: set[RelPath] = set()
-        for old, new in self._moves(self.turn.begin.files, self.turn.end.files).new_of.items():
+        for old, new in self._own_moves.new_of.items():
             if self.here(old) is None and self.take_rename_back(old, new):
                 taken |= {old, new}
         return taken
@@ -222,6 +228,8 @@ class _Work:
             result = self.merged(old, was, here, shall)
         if len(self.rest.conflicts) == conflicts:
             self.results |= {old: result, at or new: None}
+            if at is not None:
+                self._from[old] = at
         return True
 
     def directory(
@@ -312,7 +320,11 @@ class _Work:
                 self.leave(path, HOLDS_MORE)
 
     def leave(self, path: RelPath, why: str) -> None:
+        """What was to get that name back keeps the one it has."""
         del self.results[path]
+        at = self._from.get(path) or self._own_moves.new_of.get(path)
+        if at is not None and self.results.get(at, path) is None:
+            del self.results[at]
         (self.rest.kept if self.side else self.rest.conflicts).append(Left(path, why))
 
     def holds_more(self, top: RelPath) -> bool:

@@ -78,6 +78,8 @@ class WorkTree:
         self._moved = False
         self._saving = False
         """A transaction is open: records were saved, but not all of them yet."""
+        self.trouble = ""
+        """Why nothing is saved any more, if so."""
         self._db: sqlite3.Connection | None = None
         try:
             self._open()
@@ -232,7 +234,8 @@ class WorkTree:
                 )
                 self._db.execute("COMMIT")
                 self._saving = self._moved = False
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:
+            self.trouble = f"what was seen is not kept for the next start: {error}"
             self._disconnect()
 
     def _save_records(self, db: sqlite3.Connection, enough: Callable[[], bool]) -> bool:

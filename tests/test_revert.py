@@ -19,7 +19,7 @@ from core.rollback import Result, finish_interrupted, redo_request, undo_request
 from core.store import Store
 from core.timeline import Timeline
 from core.turns import begin, end
-from core.undo import standing_turns
+from core.undo import replay
 from core.without import Side
 from tests import transcript
 from tests.faults import die_at_each
@@ -222,14 +222,14 @@ def test_undo_and_redo_of_a_revert_are_exact_and_the_turn_stands_again(bench: Be
     states = [image(bench.path)]
     take_out(bench, "turn:1")
     states.append(image(bench.path))
-    standing = [mark.turn for mark in standing_turns(bench.history().marks()).now]
+    standing = [mark.turn for mark in replay(bench.history().marks()).now]
     assert standing == [2]
     bench.go(undo_request(bench.store, bench.root.id))
     assert image(bench.path) == states[0]
-    assert [mark.turn for mark in standing_turns(bench.history().marks()).now] == [1, 2]
+    assert [mark.turn for mark in replay(bench.history().marks()).now] == [1, 2]
     bench.go(redo_request(bench.store, bench.root.id))
     assert image(bench.path) == states[1]
-    assert [mark.turn for mark in standing_turns(bench.history().marks()).now] == [2]
+    assert [mark.turn for mark in replay(bench.history().marks()).now] == [2]
 
 
 def test_what_a_revert_was_to_lead_to_is_in_no_list(bench: Bench) -> None:

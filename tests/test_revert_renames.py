@@ -136,3 +136,20 @@ def test_a_name_that_is_taken_again_is_not_written_over(bench: Bench) -> None:
     before = image(bench.path)
     assert take_out(bench, "turn:1").outcome == "conflicts"
     assert image(bench.path) == before
+
+
+@pytest.mark.parametrize("side", ["mine", "markers"])
+@pytest.mark.parametrize("mine", [TEXT, MINE], ids=["as the turn left it", "edited since"])
+def test_what_cannot_get_its_old_name_back_keeps_its_new_one(
+    bench: Bench, side: Side, mine: str
+) -> None:
+    """Found by a reviewer: it was in neither place, with the person's edits."""
+    edit(bench.path, {"e/a": TEXT}, "a")
+    bench.point()
+    turn(bench, {"b": TEXT, "other": "y\n"}, "e/a")
+    os.rmdir(bench.path / "e")
+    edit(bench.path, {"b": mine, "e": "a file of the person's"})
+    done = take_out(bench, "turn:1", side=side)
+    assert (bench.path / "b").read_text() == mine
+    assert (bench.path / "e").read_text() == "a file of the person's"
+    assert b"e/a" in reasons(done.kept)

@@ -363,3 +363,59 @@ def test_a_directory_that_is_watched_on_its_own_is_said_to_stay(turnmark, work, 
     assert stays not in turnmark("rollback", "@", "a", "--dry-run").out
     assert stays in turnmark("rollback", "@", "--yes").out
     assert ((work / "a").read_text(), (work / "inner/c").read_text()) == ("0", "1")
+
+
+def test_what_was_never_held_and_is_gone_is_not_said_to_stay(turnmark, work, said):
+    """Found by a new user: of a large file that was deleted it said «Stays as it is»."""
+    build(work, {"a": "1"})
+    (work / "huge").write_bytes(bytes(11 << 20))
+    os.mkfifo(work / "fifo")
+    turnmark("snapshot")
+    (work / "huge").unlink()
+    (work / "fifo").unlink()
+    build(work, {"a": "2"})
+    shown = turnmark("rollback", "@", "--dry-run").out
+    assert "Gone, and not held by that point, 2 paths:\n  fifo  (special)\n  huge  (overs" in shown
+    assert "Stays" not in shown
+    done, code = said("rollback", "@", "--yes")
+    assert code == 3
+    assert [one["path"] for one in done["gone"]] == ["fifo", "huge"]
+
+
+def test_what_becomes_a_file_again_is_not_shown_as_a_directory(turnmark, work):
+    build(work, {"f": "1", "d/x": "1"})
+    turnmark("snapshot")
+    shutil.rmtree(work / "d")
+    (work / "f").unlink()
+    build(work, {"f/y": "2", "d": "2"})
+    lines = turnmark("rollback", "@", "--dry-run").out.splitlines()
+    assert lines[1:4] == ["Create 3 paths:", "  d/  (1 file)", "  f"]
+    assert lines[4:7] == ["Delete 3 paths:", "  d", "  f/  (1 file)"]
+
+
+def test_the_way_back_names_the_directory_that_is_not_the_one_of_here(turnmark, work, tmp_path):
+    build(work, {"a": "1"})
+    turnmark("snapshot")
+    build(work, {"a": "2"})
+    os.chdir(tmp_path)
+    shown = turnmark("rollback", "@", "--dir", str(work), "--yes").out
+    assert f"`turnmark undo --dir {work}` takes this back." in shown
+    assert turnmark("undo", "--dir", str(work), "--yes").code == 0
+
+
+@pytest.mark.parametrize(
+    ("way", "turns"),
+    [
+        (["turn:2", "turn:3.end", "turn:2"], [[2, 3], [], [2, 3]]),
+        (["turn:1", "turn:2", "turn:1"], [[1, 2, 3], [], [1]]),
+        (["turn:1.end", "turn:3", "turn:2.end", "turn:1"], [[2, 3], [], [], [1, 2]]),
+    ],
+)
+def test_forward_and_back_again_names_the_turns_that_stand(turnmark, work, said, way, turns):
+    """Found by a reviewer: after a rollback forward the turns that came back counted as gone."""
+    build(work, {"f": "0"})
+    turnmark("snapshot")
+    for number in "123":
+        begin_and_end(turnmark, work, "s", f=number)
+    told = [said("rollback", point, "--yes")[0]["turns_undone"] for point in way]
+    assert [[turn["turn"] for turn in some] for some in told] == turns

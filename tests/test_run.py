@@ -183,10 +183,12 @@ def test_several_directories_are_one_session(live, work):
     other = live.workspace("other", b="1")
     script = f"echo 2 > {work}/a; echo 2 > {other}/b"
     err = live.run("run", str(work), str(other), "--", "sh", "-c", script)[2]
-    assert (
-        f"1 turn, 2 files changed; take the last one back: turnmark rollback @ --dir {work}" in err
-    )
     assert [live.points(path)[0]["kind"] for path in (work, other)] == ["turn", "turn"]
+    said = "1 turn, 2 files changed; take the last one back: turnmark rollback @ --session "
+    assert said in err
+    back = err.partition("turnmark rollback ")[2].split()
+    assert live.run("rollback", *back, "--yes")[0] == 0
+    assert ((work / "a").read_text(), (other / "b").read_text()) == ("1\n", "1")
 
 
 def test_a_list_asked_for_at_once_shows_what_the_last_turns_changed(tmp_path, make_context):

@@ -912,3 +912,17 @@ def test_capturing_writes_nothing_into_the_workspace(bench: Bench) -> None:
     assert not sentry.told()
     sentry.close()
     assert image(bench.path, skip=()) == before
+
+
+def test_a_name_that_ends_like_the_entry_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    """In the tree the whole entry of `a` stands also within that of `x100644 a`."""
+    bench = Bench(tmp_path)
+    build(bench.path, {"d/a": "same", "d/x100644 a": "same"})
+    bench.point()
+    bench.point()
+    build(bench.path, {"d/a": "other"})
+    taken = bench.recorder.take([RelPath(b"d/a")])
+    assert taken.changed == 1
+    entries = files_of(bench.store.tree, taken.snapshot.files)
+    found = {path: bench.store.blob(entry.oid) for path, entry in entries}
+    assert found == {b"d/a": b"other", b"d/x100644 a": b"same"}

@@ -133,6 +133,7 @@ def test_a_rule_written_after_the_scout_was_there_counts_too(tmp_path, patient):
 def test_names_that_events_do_not_tell_of_are_noted_with_a_scout(bench, patient):
     os.link(bench.path / "a/d/f1", bench.path / "c/e/other")
     bench.point()
+    until(lambda: not _doubts(bench))
     bench.point()
     assert bench.recorder.always == {b"a/d/f1", b"c/e/other"}
     assert patient.said == [b"a/e", b"b", b"b/d", b"b/e", b"c/d"]
@@ -197,6 +198,53 @@ def test_a_scout_that_outlives_its_sender_holds_no_lock(tmp_path):
     finally:
         scout.dismiss()
         os.close(root)
+
+
+def test_where_records_are_not_proved_no_scout_is_sent(bench, patient, monkeypatch):
+    real = core.scan.Look.everything
+
+    def unproved(look: core.scan.Look) -> None:
+        look.tree.trusted = False
+        real(look)
+
+    monkeypatch.setattr(core.scan.Look, "everything", unproved)
+    assert bench.point().changed == 0
+    assert patient.sent == 0
+
+
+def test_the_scout_begins_at_the_far_end(bench, monkeypatch):
+    visited: list[RelPath] = []
+
+    class Counting(Scout):
+        def __init__(self, paths, fd, walk) -> None:
+            walk(visited.append)
+            super().__init__(paths, fd, lambda _: None)
+
+    monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
+    monkeypatch.setattr(core.scan, "can_be_sent", lambda: True)
+    monkeypatch.setattr(core.scan, "Scout", Counting)
+    bench.point()
+    assert visited == [b"c/e", b"c/d", b"c", b"b/e", b"b/d", b"b", b"a/e", b"a/d", b"a"]
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "handled"])
+def test_where_children_are_somebody_elses_business_none_is_sent(bench, monkeypatch, handler):
+    """Found by a reviewer: with SIGCHLD ignored, which outlives an exec, every look failed."""
+    before = signal.signal(signal.SIGCHLD, handler)
+    try:
+        monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
+        monkeypatch.setattr(core.scan, "Scout", lambda *_: pytest.fail("sent"))
+        assert bench.point().changed == 0
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_scout_that_somebody_else_waited_for_is_left_alone(tmp_path):
+    root = os.open(tmp_path, os.O_RDONLY)
+    scout = Scout([ROOT], root, lambda _: None)
+    os.waitpid(scout._process, 0)
+    scout.dismiss()
+    os.close(root)
 
 
 def test_small_trees_are_looked_at_without_a_scout(bench, monkeypatch):

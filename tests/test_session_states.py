@@ -33,7 +33,7 @@ from core.revert import Wish, preview_revert, revert, wish_for
 from core.rollback import Request, Result, preview, redo_request, rollback, undo_request
 from core.timeline import Timeline
 from core.turns import begin, end
-from core.undo import stacks
+from core.undo import replay
 from core.without import Side
 from tests.scribbling import scribble
 from tests.stores import Bench, Unsynced, fsck
@@ -353,12 +353,12 @@ class Sessions(RuleBasedStateMachine):
         limits = Policy(max_points=most, burst_hours=0, burst_turns=0)
         assert not prune(self.bench.store, limits, now_ns=time.time_ns()).errors
         self.bench.reopen(Unsynced())
-        found = stacks(self.bench.history().marks())
+        found = replay(self.bench.history().marks())
         assert len(found.undo) <= len(self.undos)
         assert len(found.redo) <= len(self.redos)
         self.undos = self.undos[len(self.undos) - len(found.undo) :]
         self.redos = self.redos[len(self.redos) - len(found.redo) :]
-        for past in (*found.undo, *found.redo):
+        for past, _ in (*found.undo, *found.redo):
             read_snapshot(self.bench.store, past.before)
         self.look(by_person=False)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trees import image
+from tests.trees import build, image
 from watcher.agents import AGENTS, inject, jsontext
 from watcher.agents.client import hook_path
 
@@ -261,6 +261,17 @@ def test_uninstall_leaves_settings_and_home_as_they_were(nobody, turnmark):
     turnmark("init", name)
     turnmark("init", "codex")
     assert turnmark("uninstall", "--yes").code == 0
+    assert image(nobody) == before
+
+
+def test_uninstall_with_the_store_leaves_nothing_behind(nobody, turnmark, monkeypatch):
+    work = build(nobody / "work", {"a": "1"})
+    monkeypatch.chdir(work)
+    before = image(nobody)
+    turnmark("turn", "begin", "--session", "s", "--prompt", "a secret")
+    assert turnmark("uninstall", "--yes").code == 0
+    assert list((nobody / "turnmark/sessions").glob("*.yaml"))
+    assert turnmark("uninstall", "--yes", "--store").code == 0
     assert image(nobody) == before
 
 

@@ -589,6 +589,20 @@ def test_a_writer_knows_where_things_are_after_packs_went_away(store: Store, ahe
     assert not other.holds_unused or not ahead
 
 
+def test_of_a_large_pack_that_is_gone_nothing_is_known(store: Store, monkeypatch) -> None:
+    monkeypatch.setattr("core.store.SMALL_PACK", 0)
+    (oid,) = put(store, b"gone")
+    other = Store.open(store.base)
+    other.follow()
+    assert other.holds(oid)
+    (pack,) = other.packs()
+    for ending in (".pack", ".idx"):
+        os.unlink(pack.path + ending)
+    store.next_generation()
+    other.follow()
+    assert not other.holds(oid)
+
+
 def test_readers_miss_nothing_while_writers_and_consolidation_run(store: Store) -> None:
     known: list[tuple[Oid, bytes]] = []
     stop, wrong = threading.Event(), list[str]()

@@ -18,6 +18,7 @@ from core.disk import Disk
 from core.errors import Damaged, TurnmarkError
 from core.history import read_snapshot
 from core.model import Oid
+from core.objects import hash_object
 from core.packs import TEMPORARY
 from core.store import Store
 from core.sweep import Reach, deep_repack, drop_refs, dropped, parse_dropped, roots, sweep
@@ -373,3 +374,31 @@ def test_a_git_that_fails_costs_nothing(tmp_path):
     done = deep_repack(bench.store, str(bad))
     assert "no" in done.errors[0]
     assert verify(bench.store).ok
+
+
+def test_a_pack_made_anew_under_the_name_of_one_that_goes_stays(tmp_path):
+    """Found by a reviewer: equal contents make equal names, and a first snapshot that was killed is
+    taken again while a sweep, past its lock, still takes away what the killed one left."""
+    bench = grown(tmp_path)
+    contents = [f"{n}" * 1000 for n in range(9)]
+
+    def pack() -> str:
+        with bench.store.writing() as writer:
+            for text in contents:
+                writer.add("blob", text.encode())
+            return writer.settle(sync=True).packs[0]
+
+    path = pack()
+    Path(path + ".mtimes").write_bytes(b"as git marks what is to go")
+    with bench.store.maintaining():
+        with bench.store.exclusive():
+            bench.store.next_generation()
+            hide_packs(bench.store, [path])
+        bench.store.follow()
+        assert pack() == path
+        unlink_hidden(bench.store, [path])
+    again = Store.open(bench.store.base)
+    oid = hash_object("blob", contents[0].encode())
+    assert again.blob(oid) == contents[0].encode()
+    assert any(one.holds(oid) for one in again.lasting_packs())
+    assert not [name for name in os.listdir(os.path.dirname(path)) if name.startswith("writing-")]

@@ -13,7 +13,7 @@ import click
 
 from core.errors import BadInput
 from core.model import RelPath, is_within
-from core.plan import Left, Step
+from core.plan import Action, Left, Step
 from core.rollback import Result
 
 from .access import find_root, open_store
@@ -125,11 +125,8 @@ def _do(context: Context, how: How, action: str, params: Mapping[str, Any], none
 
 
 def _report(context: Context, how: How, data: Mapping[str, Any], people: Mapping[str, Any]) -> int:
-    """Who was not asked is told now what it meant."""
     result = result_of(data, people)
-    lines = result_lines(result, how)
-    if lines and not how.asked and result.outcome == "done":
-        lines = [people["title"], *_consequence_lines(result, how), *lines]
+    lines = done_lines(result, how, people["title"])
     if how.then is not None and result.outcome == "done":
         more, says = how.then(data)
         data, lines = {**data, **more}, [*lines, *says]
@@ -140,6 +137,14 @@ def _report(context: Context, how: How, data: Mapping[str, Any], people: Mapping
         return FAILED
     partly = result.outcome == "done" and (result.kept or result.conflicts or result.marked)
     return EXCEPTIONS if partly else DONE
+
+
+def done_lines(result: Result, how: How, title: str) -> list[str]:
+    """Who was not asked is told now what it meant."""
+    lines = result_lines(result, how)
+    if lines and not how.asked and result.outcome == "done":
+        return [title, *_consequence_lines(result, how), *lines]
+    return lines
 
 
 def _way_out(how: How, result: Result) -> str:
@@ -156,10 +161,9 @@ def preview_lines(result: Result, how: How) -> Iterator[str]:
         yield from _nothing_lines(result, how)
         return
     yield from _group_lines(result, how.full)
-    yield from _left_lines("Stays as it is", result.kept, how.full)
+    yield from _left_lines("Stays as it is", _staying(result), how.full)
     yield from _left_lines("Marks conflicts in", result.marked, how.full)
     yield from _left_lines(GONE, result.gone, how.full)
-    yield from _left_lines("Followed to a new name", result.followed, how.full)
     yield from _consequence_lines(result, how)
     for fuse in result.plan.fuses:
         yield f"Careful: {fuse}."
@@ -171,6 +175,7 @@ def preview_lines(result: Result, how: How) -> Iterator[str]:
 
 def _consequence_lines(result: Result, how: How) -> Iterator[str]:
     """What the paths alone do not say."""
+    yield from _left_lines("Followed to a new name", result.followed, how.full)
     yield from _turn_lines(result, how.full)
     yield from _own_lines(result, how)
     for warning in result.warnings:
@@ -211,13 +216,14 @@ def _own_lines(result: Result, how: How) -> Iterator[str]:
 
 def _group_lines(result: Result, full: bool) -> Iterator[str]:
     groups = grouped(result.plan)
-    dirs = set(result.plan.paths("mkdir", "rmdir"))
-    for title, paths in (
-        ("Create", groups.created),
-        ("Put back", groups.replaced),
-        ("Delete", groups.deleted),
-    ):
+    kinds: tuple[tuple[str, list[RelPath], Action], ...] = (
+        ("Create", groups.created, "mkdir"),
+        ("Put back", groups.replaced, "mkdir"),
+        ("Delete", groups.deleted, "rmdir"),
+    )
+    for title, paths, of_dirs in kinds:
         if paths:
+            dirs = set(result.plan.paths(of_dirs))
             yield f"{title} {count(len(paths), 'path')}:"
             lines = _every(paths, dirs) if full else _folded(paths, dirs)
             yield from capped(list(lines), full=full)
@@ -255,15 +261,21 @@ def _mode_line(step: Step, full: bool) -> str:
 
 
 def _nothing_lines(result: Result, how: How) -> Iterator[str]:
-    if result.kept:
+    if _staying(result):
         yield "Nothing can be put back: what differs stays."
-        yield from _left_lines("Stays as it is", result.kept, how.full)
+        yield from _left_lines("Stays as it is", _staying(result), how.full)
     else:
         of_turns = how.words[0] == "revert"
         then = "all that it held is" if result.gone else "everything is"
         same = "nothing of it is left" if of_turns else f"{then} as it was then"
         yield f"Nothing to do: {same}."
     yield from _left_lines(GONE, result.gone, how.full)
+
+
+def _staying(result: Result) -> tuple[Left, ...]:
+    """Of what is not as it was then, that which is there."""
+    gone = {left.path for left in result.gone}
+    return tuple(left for left in result.kept if left.path not in gone)
 
 
 def _left_lines(title: str, left: tuple[Left, ...], full: bool) -> Iterator[str]:
@@ -303,13 +315,14 @@ def result_lines(result: Result, how: How) -> list[str]:
     if result.outcome == "nothing":
         return list(_nothing_lines(result, how))
     back = "redo" if how.words[0] == "undo" else "undo"
-    lines = [f"{_done_words(result)} `turnmark {back}` takes this back."]
+    where = f" --dir {shlex.quote(how.directory)}" if how.directory else ""
+    lines = [f"{_done_words(result)} `turnmark {back}{where}` takes this back."]
     if result.outcome == "conflicts" and how.words[0] == "revert" and result.undo is None:
         return list(_conflict_lines(result, how))
     if result.outcome == "conflicts":
         lines = ["Nothing could be brought back."]
     lines += _left_lines("Conflicts are marked in", result.marked, how.full)
-    lines += _left_lines("Stays as it is", result.kept, how.full)
+    lines += _left_lines("Stays as it is", _staying(result), how.full)
     lines += _left_lines("In conflict", result.conflicts, how.full)
     lines += _left_lines(GONE, result.gone, how.full)
     return lines

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -261,10 +261,14 @@ def _end(context: Context, one: Run, code: int) -> None:
 
 
 def _count(context: Context, one: Run) -> None:
-    """A list asked for at once is to show what the last turns changed."""
-    store = open_store(context)
-    for directory in one.dirs:
-        count_lines(store, find_root(context, store, directory), SOON_SECONDS)
+    """A list asked for at once is to show what the last turns changed. The service counts later
+    what is not counted here, and says what is wrong with it."""
+    until = time.monotonic() + SOON_SECONDS
+    with suppress(TurnmarkError, OSError):
+        store = open_store(context)
+        for directory in one.dirs:
+            left = max(0.0, until - time.monotonic())
+            count_lines(store, find_root(context, store, directory), left)
 
 
 def _close(context: Context, one: Run, status: str) -> dict[str, Any] | None:
@@ -298,6 +302,8 @@ def _closing_line(context: Context, one: Run, turns: int, files: int) -> str:
         return f"turnmark: {count(turns, 'turn')}, no files changed"
     here = any(str(context.cwd) == d or str(context.cwd).startswith(f"{d}/") for d in one.dirs)
     where = "" if here else f" --dir {shlex.quote(one.dirs[0])}"
+    if len(one.dirs) > 1:
+        where = f" --session {shlex.quote(one.session)}"
     return (
         f"turnmark: {count(turns, 'turn')}, {count(files, 'file')} changed; "
         f"take the last one back: turnmark rollback @{where}"

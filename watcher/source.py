@@ -601,7 +601,8 @@ class Hub:
     def _clear_cookies(self) -> None:
         self._placed.clear()
         for left in os.listdir(self._cookies):
-            os.unlink(os.path.join(self._cookies, left))
+            with suppress(FileNotFoundError):  # a barrier has just renamed it
+                os.unlink(os.path.join(self._cookies, left))
 
     def _meet_mounts(self) -> None:
         """No event tells of what is mounted over a watched directory."""

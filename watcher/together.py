@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from core.errors import BadInput, TurnmarkError
@@ -28,8 +28,8 @@ from .rollbacks import (
     FAILED,
     How,
     check_somebody_is_there,
+    done_lines,
     preview_lines,
-    result_lines,
 )
 
 Data = dict[str, Any]
@@ -212,8 +212,10 @@ def _show(context: Context, how: How, places: list[Place], plan: str) -> None:
 def _report(context: Context, how: How, places: list[Place], plan: str) -> int:
     lines: list[str] = []
     for place in places:
+        there = replace(how, directory=place.root.shown)
+        result = result_of(place.data, place.people)
         lines.append(f"{place.root.shown}:")
-        lines += result_lines(result_of(place.data, place.people), how)
+        lines += done_lines(result, there, place.people["title"])
     done = [place.data for place in places if place.data["outcome"] == "done"]
     answer(context, _document("done" if done else "nothing", places, plan), "\n".join(lines))
     return EXCEPTIONS if any(one["kept"] or one["conflicts"] for one in done) else DONE

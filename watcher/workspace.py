@@ -332,7 +332,10 @@ class Workspace:
             self._save_at, self._save_latest = now + SAVE_SECONDS, now + SAVE_MOST
         elif now >= self._save_at and not self._called():
             recorder.tree.save(self._called)
-            self._warm_up()
+            if recorder.tree.trouble:
+                log.warning("%s: %s", self.root.shown, recorder.tree.trouble)
+            if not self._called():
+                self._warm_up()
             if not recorder.tree.is_unsaved():
                 self._save_at = self._save_latest = math.inf
 

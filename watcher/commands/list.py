@@ -16,11 +16,13 @@ from ..access import find_root, open_store, point_json
 from ..context import Context, pass_context
 from ..output import Table, age, answer
 from ..views import say_damage
-from ..words import one_line, short
+from ..words import columns, one_line, short
 
 COLUMNS = ("#", "AGE", "WHAT", "FILES", "+", "-", "KIND", "ID")
 WHOLE = ("#", "AGE", "FILES", "+", "-", "ID")
 """The columns that are never cut, however narrow the terminal."""
+NARROW = 64
+SPARED = ("+", "-", "ID")
 WHAT = {
     "baseline": "as it was found",
     "manual": "set by hand",
@@ -131,7 +133,11 @@ def _damaged(found: list[Found]) -> dict[str, object]:
 
 
 def _table(points: list[Point]) -> Table:
-    return Table(COLUMNS, [row_of(point) for point in points], WHOLE)
+    """On a narrow terminal what a point was about goes before what nobody needs to go there."""
+    shown = [n for n, name in enumerate(COLUMNS) if columns() >= NARROW or name not in SPARED]
+    rows = [row_of(point) for point in points]
+    names = tuple(COLUMNS[n] for n in shown)
+    return Table(names, [tuple(row[n] for n in shown) for row in rows], WHOLE)
 
 
 def row_of(point: Point) -> tuple[object, ...]:

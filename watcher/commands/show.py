@@ -41,7 +41,9 @@ class Part:
     difference: Difference
 
 
-@click.command(epilog="A point: a number of the list, @, @-2, turn:7, a hash, 15m, 18:00, baseline.")
+@click.command(
+    epilog="A point: a number of the list, @, @-2, turn:7, a hash, 15m, 18:00, baseline."
+)
 @click.argument("point")
 @dir_option
 @full_option

@@ -30,16 +30,23 @@ turn_option = click.option("--turn", "turn_id", metavar="ID", help="The agent's 
 messages_option = click.option(
     "--messages", type=NUMBER, metavar="N", help="How many messages the conversation has."
 )
+prompt_option = click.option(
+    "--prompt", default="", metavar="TEXT", help="What the user asked for."
+)
+agent_option = click.option("--agent", metavar="NAME", help="The agent's name.")
+pid_option = click.option(
+    "--pid", type=NUMBER, metavar="N", help="The process whose death ends the turn."
+)
 directories = click.argument("directories", metavar="[DIR]...", nargs=-1)
 
 
 @command.command()
 @session_option
 @turn_option
-@click.option("--prompt", default="", metavar="TEXT", help="What the user asked for.")
+@prompt_option
 @messages_option
-@click.option("--agent", metavar="NAME", help="The agent's name.")
-@click.option("--pid", type=NUMBER, metavar="N", help="The process whose death ends the turn.")
+@agent_option
+@pid_option
 @directories
 @pass_context
 def begin(
@@ -76,17 +83,25 @@ def begin(
     show_default=True,
     help="How it ended.",
 )
+@prompt_option
+@agent_option
+@pid_option
 @directories
 @pass_context
 def end(
     context: Context,
+    /,
     session: str,
     turn_id: str | None,
     messages: int | None,
     status: str,
     directories: tuple[str, ...],
+    **_: object,
 ) -> int:
-    """The turn ends: its changes are what lies between begin and end."""
+    """The turn ends: its changes are what lies between begin and end.
+
+    What only its begin could say is accepted, so that both can be given the same options.
+    """
     params = {"session": session, "turn_id": turn_id, "messages": messages, "status": status}
     return _tell(context, directories, "turn.end", params, create=False)
 

@@ -34,18 +34,22 @@ OURS = (
     "log/turnmark.log*",
     "bug.txt",
 )
-FOLDERS = ("bin/__pycache__", "bin", "agents", "spool", "log", "")
+STATES = ("sessions/*.yaml", "sessions/.lock")
+"""Prompts stand in them, as in the history."""
+FOLDERS = ("bin/__pycache__", "bin", "agents", "spool", "log", "sessions", "")
 
 
 @click.command()
-@click.option("--store", "also_store", is_flag=True, help="Also the history of all workspaces.")
+@click.option(
+    "--store", "also_store", is_flag=True, help="Also all history, and the states of sessions."
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @pass_context
 def command(context: Context, also_store: bool, yes: bool) -> int:
     """Take turnmark out of every agent's settings, stop the service, remove its files."""
     if not yes:
         _check_somebody_is_there(context)
-        more = " AND ALL HISTORY" if also_store else "; the history stays"
+        more = " AND ALL HISTORY AND SESSIONS" if also_store else "; the history stays"
         answer(context, {}, f"Entries in agents' settings and files in {context.home} go{more}.")
         if not agreed(context, "Go on?"):
             return FAILED
@@ -79,7 +83,8 @@ def _stop_service(context: Context) -> None:
 
 def _remove_files(context: Context, also_store: bool) -> list[str]:
     """By name: the home may have been put where other things are, and those stay."""
-    found = [path for pattern in OURS for path in sorted(context.home.glob(pattern))]
+    patterns = (*OURS, *STATES) if also_store else OURS
+    found = [path for pattern in patterns for path in sorted(context.home.glob(pattern))]
     for path in found:
         path.unlink()
     removed = [str(path) for path in found]
