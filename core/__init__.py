@@ -1,30 +1,33 @@
 """What a snapshot is: a git-format store, faithful capture, exact rollback.
 
-The rooms, lowest first; each imports only rooms above it in this list, and `watcher` imports core,
-never the other way. No sockets, no argv, no environment, no printing; the only threads are the
-compressing pool inside one write, the only process is a scout during one look.
+The rooms, lowest first; each imports only rooms of its own line and above, and `watcher` imports
+core, never the other way. No sockets, no argv, no environment, no printing. Its threads: those that
+compress within one write, and a few that sync files and outlive it. Its processes: a scout during
+one look, and git where a store is repacked or a predecessor's is read.
 
-  model, errors     values and failures: the words of turnmark
-  disk, beneath     the file verbs that everything else uses, and directories below one root
-  objects, packs    git objects and packs, to bytes and back      deflate   compression
-  refs, store       references; the store: objects, locks, layout
-  gitignore, rules, about   .gitignore syntax; what is captured; what a git tree cannot say of it
-  reading           one file, whole or known to be torn
-  worktree, scan    the tree as last seen, kept as a cache; the look that brings it up to date
-  scout             a second process that looks from the far end of a large tree
-  gitcontext        what the user's own git says of a moment
-  history, recorder snapshots and marks as commits and tags; the one place where history grows
-  diff, lines, renames      trees and lines compared; what came again under another name
-  patch, merge      patches written; three texts made one
-  timeline, counts, turns, undo   the read side: points, turns, what undo takes back
-  versions, follow  when a name or a text was there; one path over all snapshots and its renames
-  attribution, edits        who made what changed: a turn, the person, a rollback
-  plan, states, apply     what a rollback would do, from and to where; the steps in the tree
-  staged, rollback, together    one pass, ready to go on; the whole of it; several as one
-  without, revert   the workspace without what some turns changed; making it so
-  retention, sweep, consolidate, clear   keeping the store small; removing it
-  verify, rescue, repair, backup   keeping it whole, and a copy elsewhere
-  sessions, imports         agents' own states of their sessions; stores of the predecessor
+  model, errors: values and failures: the words of turnmark
+  disk, beneath: the file verbs that everything else uses, and directories below one root
+  deflate, objects, packs: compression; git objects and packs, to bytes and back
+  reserve, refs, store: a megabyte to give up; references; the store: objects, locks, layout
+  gitignore, rules, about: .gitignore syntax; what is captured; what a git tree cannot say of it
+  roots: which directories may be watched, and what they are called
+  reading: one file, whole or known to be torn
+  scout: a second process that looks from the far end of a large tree
+  worktree, scan: the tree as last seen, kept as a cache; the look that brings it up to date
+  gitcontext: what the user's own git says of a moment
+  diff, lines, renames: trees and lines compared; what came again under another name
+  history, recorder: snapshots and marks as commits and tags; the one place where history grows
+  patch, merge: patches written; three texts made one
+  counts, undo, turns: lines counted once; what undo takes back; where a turn begins and ends
+  attribution, timeline: who made what changed; the points that a user sees and names
+  versions, follow: when a name or a text was there; one path over all snapshots and its renames
+  plan, states, edits: what a rollback would do, from and to where; whose edits it would take back
+  apply: the steps in the tree
+  staged, rollback, together: one pass, ready to go on; the whole of it; several as one
+  without, revert: the workspace without what some turns changed; making it so
+  consolidate, sweep, retention, clear: keeping the store small; removing it
+  verify, rescue, repair, backup: keeping it whole, and a copy elsewhere
+  sessions, imports: agents' own states of their sessions; stores of the predecessor
 
 Invariants, each with a test that fails if it breaks:
 

@@ -1,8 +1,9 @@
 """The tree on disk becomes records of directories and git objects.
 
 Everything is looked at by descriptor below the root. What has not changed since its record was
-made is not read; what cannot be captured becomes a gap. Nothing is written into the workspace,
-and nothing is remembered here: the caller accepts the records once they are safely stored.
+made is not read; what cannot be captured becomes a gap. Nothing is written into the workspace, and
+what was seen is not remembered here: the caller accepts it once it is safely stored. At a large
+tree a scout, a process of its own, looks from the far end.
 """
 
 from __future__ import annotations

@@ -79,6 +79,17 @@ def test_core_has_no_import_cycle():
     assert list(order.static_order())
 
 
+def test_the_page_names_every_room_and_no_room_needs_one_below_it():
+    page = tree_of(ROOT / "core/__init__.py")
+    lines = [line for line in (ast.get_docstring(page) or "").splitlines() if line[:2] == "  "]
+    rooms = [line.partition(":")[0].split(", ") for line in lines if line[2].isalpha()]
+    place = {name.strip(): n for n, names in enumerate(rooms) for name in names}
+    assert place.keys() == {path.stem for path in CORE} - {"__init__"}
+    for path in CORE:
+        low = [other for other in needs(path) if place[other] > place.get(path.stem, len(rooms))]
+        assert not low, f"{path.stem} needs {low}"
+
+
 def test_watchdog_is_known_to_source_alone():
     importers = {path.name for path in CORE + WATCHER if "watchdog" in roots(path)}
     assert importers <= {"source.py"}

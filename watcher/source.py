@@ -5,8 +5,9 @@ left-out subtrees cost no watch, and the reader does the same small work for eve
 are hints: their kind is never trusted, and what is lost widens the look, up to the whole root.
 Knows nothing of snapshots.
 
-Threads: one reader for all workspaces (`_Reader`), one adopter for each (`_Emitter`); the maps of
-a workspace are guarded by its lock, and nothing here waits for another thread but `barrier`.
+Threads: one reader for all workspaces (`_Reader`), watchdog's own, which has nothing to do, and one
+adopter for each (`_Emitter`); the maps of a workspace are guarded by its lock. Nothing here waits
+for another thread but `barrier`, and what stops or restarts the reader.
 """
 
 from __future__ import annotations
