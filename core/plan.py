@@ -546,7 +546,8 @@ def _fuses(steps: tuple[Step, ...], now: State, then: State) -> Iterator[str]:
     if there == 0:
         yield f"the point holds no files at all, and {here} are here now"
     elif 2 * there < here:
-        yield f"the point holds {there} files, less than half of the {here} here now"
+        files = "1 file" if there == 1 else f"{there} files"
+        yield f"the point holds {files}, less than half of the {here} here now"
     yield from _too_many(len([s for s in steps if s.action in ("delete", "clear")]), here)
 
 

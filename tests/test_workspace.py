@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from core.model import RelPath, rfc3339
 from core.recorder import Recorder, Taken
 from core.rules import RuleSet
 from core.store import Store
+from core.worktree import WorkTree
 from tests.fuzz import Writers
 from tests.stores import fsck
 from tests.test_source import break_reader
@@ -586,3 +588,47 @@ def test_many_asks_and_changes_at_once_are_all_answered(tmp_path: Path) -> None:
         seqs = {answer.result(20).mark.seq for answer in answers}
         assert len(seqs) == len(answers) == 80
         assert len(live.contents(live.ask().snapshot)) == 80
+
+
+# Saving what was seen
+
+
+def test_a_save_gives_way_to_who_waits_and_goes_on_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace, "SAVE_SECONDS", 0.05)
+    real, asked = WorkTree.save, []
+
+    def save(tree: WorkTree, enough: Callable[[], bool] | None = None) -> None:
+        if enough is None:
+            real(tree)
+            return
+        asked.append(enough)
+        real(tree, (lambda: True) if len(asked) == 1 else enough)
+
+    monkeypatch.setattr(WorkTree, "save", save)
+    with Live(tmp_path, replace(QUICK, quiet=NEVER)).ready() as live:
+        assert live.workspace.recorder is not None
+        live.write("f", "1")
+        live.ask()
+        records = live.workspace.recorder.tree
+        until(lambda: len(asked) > 1 and not records.is_unsaved())
+        with live.workspace._bell:
+            live.workspace._changed = True
+            assert asked[-1]()
+            live.workspace._changed = False
+
+
+def test_that_nothing_can_be_saved_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workspace, "SAVE_SECONDS", 0.05)
+    with Live(tmp_path, replace(QUICK, quiet=NEVER)).ready() as live:
+        assert live.workspace.recorder is not None
+        assert live.workspace.recorder.tree._db is not None
+        live.workspace.recorder.tree._db.execute("DROP TABLE meta")
+        live.write("f", "1")
+        live.ask()
+        until(lambda: "is not kept for the next start" in caplog.text)
+        live.write("f", "2")
+        assert live.ask().changed == 1
