@@ -101,13 +101,6 @@ class Disk:
             return sys.maxsize
         return found.f_bavail * found.f_frsize
 
-    def allocate(self, fd: int, size: int) -> None:
-        """Room for so many bytes, whatever they will be."""
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, size)
-        else:
-            self.write(fd, os.urandom(size))  # which no file system can store in fewer
-
     def lstat(self, name: Name, at: int | None = None) -> os.stat_result:
         return os.stat(name, dir_fd=at, follow_symlinks=False)
 

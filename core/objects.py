@@ -12,7 +12,6 @@ from .model import EXEC, FILE, LINK, TREE, Entry, Oid
 Kind = Literal["commit", "tree", "blob", "tag"]
 IDENTITY = b"turnmark <turnmark@localhost>"
 MODES = {b"%o" % mode: mode for mode in (FILE, EXEC, LINK, TREE)}
-TREE_MODE = b"%o" % TREE
 NO_NAMES = frozenset({b"", b".", b".."})
 _HEADS: dict[Kind, bytes] = {k: b"%s %%d\0" % k.encode() for k in get_args(Kind)}
 

@@ -13,7 +13,7 @@ from typing import Any
 from core.disk import Disk
 
 MUTATING = (
-    *("write_some", "fsync", "sync_fs", "allocate", "mkdir", "rmdir", "unlink", "symlink"),
+    *("write_some", "fsync", "sync_fs", "mkdir", "rmdir", "unlink", "symlink"),
     *("link", "rename", "rename_new", "exchange", "chmod", "chown"),
 )
 """And `open` where it creates."""

@@ -136,8 +136,9 @@ class Sessions:
         found, errors = self._workspaces(session, dirs, watch=False)
         marks = self._ask(found, "turn.end", params, errors, gone)
         if session is not None and marks:
-            session.open = session.own = False
-            session.touched = time.monotonic()
+            with self._lock:
+                session.open = session.own = False
+                session.touched = time.monotonic()
         return {"marks": marks, "errors": errors}
 
     def close(self, params: Params) -> dict[str, Any]:
@@ -269,20 +270,23 @@ class Sessions:
 
     def _give_way(self, session: Session) -> None:
         """The turn that the run began for want of a better one ends before the agent's own."""
-        if session.own:
+        with self._lock:
+            if not session.own:
+                return
             session.own = session.open = False
             session.turns = 0
-            found, errors = self._workspaces(None, session.roots, watch=False)
-            self._ask(found, "turn.end", {"session": session.id, "status": "ok"}, errors)
+        found, errors = self._workspaces(None, session.roots, watch=False)
+        self._ask(found, "turn.end", {"session": session.id, "status": "ok"}, errors)
 
     def _began(
         self, session: Session, above: Session, marks: list[dict[str, Any]], *, own: bool
     ) -> None:
-        session.turn, session.open, session.own = marks[0]["turn"], True, own
-        above.turns += 1
-        for mark in marks:
-            first = Oid(bytes.fromhex(mark["id"]))
-            session.before.setdefault(mark["workspace"], first)
+        with self._lock:
+            session.turn, session.open, session.own = marks[0]["turn"], True, own
+            above.turns += 1
+            for mark in marks:
+                first = Oid(bytes.fromhex(mark["id"]))
+                session.before.setdefault(mark["workspace"], first)
 
     def _finish(self, session: Session, status: Status) -> list[dict[str, str]]:
         """What kept the end of its turn from being seen."""
