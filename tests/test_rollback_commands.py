@@ -419,3 +419,17 @@ def test_forward_and_back_again_names_the_turns_that_stand(turnmark, work, said,
         begin_and_end(turnmark, work, "s", f=number)
     told = [said("rollback", point, "--yes")[0]["turns_undone"] for point in way]
     assert [[turn["turn"] for turn in some] for some in told] == turns
+
+
+def test_what_a_gitignore_of_now_keeps_back_comes_the_second_time(turnmark, work, said):
+    build(work, {"shown": "good"})
+    turnmark("snapshot")
+    point = json.loads(turnmark("list", "--json").out)["points"][0]["id"]
+    build(work, {"shown": "bad", ".gitignore": "shown\n"})
+    first = turnmark("rollback", point, "--yes")
+    assert first.code == 3
+    assert "leaves out that changes now comes back by going there once more." in first.out
+    assert (work / "shown").read_text() == "bad"
+    assert said("rollback", point, "--yes")[1] == 0
+    assert image(work).keys() == {b"shown"}
+    assert (work / "shown").read_text() == "good"

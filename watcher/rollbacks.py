@@ -176,12 +176,18 @@ def preview_lines(result: Result, how: How) -> Iterator[str]:
 def _consequence_lines(result: Result, how: How) -> Iterator[str]:
     """What the paths alone do not say."""
     yield from _left_lines("Followed to a new name", result.followed, how.full)
+    if any(left.reason == "ignored now" for left in result.kept) and _rules_go(result):
+        yield "What a .gitignore leaves out that changes now comes back by going there once more."
     yield from _turn_lines(result, how.full)
     yield from _own_lines(result, how)
     for warning in result.warnings:
         yield f"Careful: {warning}."
     for turn in result.open_turns:
         yield f"Turn {turn} is still open: its agent may go on writing."
+
+
+def _rules_go(result: Result) -> bool:
+    return any(step.path.rpartition(b"/")[2] == b".gitignore" for step in result.plan.steps)
 
 
 def _conflict_lines(result: Result, how: How) -> Iterator[str]:
