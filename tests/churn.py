@@ -76,7 +76,14 @@ class Churn:
     def stash(self) -> str:
         return os.path.join(self.outside, f"o{self.random.randint(0, 5)}")
 
+    def has_other_names(self, path: str) -> bool:
+        """Nothing is written through one of several names: where that one is gone again, or is not
+        watched, by the time of the look, no event has told of the others (README, "Not kept")."""
+        return os.path.isfile(path) and os.stat(path).st_nlink > 1
+
     def put(self, path: str, flags: int = os.O_TRUNC) -> None:
+        if self.has_other_names(path):
+            os.unlink(path)
         fd = os.open(path, os.O_CREAT | os.O_WRONLY | flags, 0o644)
         try:
             os.write(fd, self.random.randbytes(self.random.randint(1, 40)))
@@ -145,7 +152,9 @@ class Churn:
             os.link(old, new)
 
     def chmod(self) -> None:
-        os.chmod(self.file(), self.random.choice((0o600, 0o644, 0o755)))
+        path = self.file()
+        if not self.has_other_names(path):
+            os.chmod(path, self.random.choice((0o600, 0o644, 0o755)))
 
     def chmod_dir(self) -> None:
         os.chmod(self.inner_dir(), self.random.choice((0o700, 0o755)))
