@@ -472,8 +472,18 @@ class Transaction:
                 return "changed since"
             if _hash(self.disk, fd) != step.old.oid:  # it may be a name of a file elsewhere by now
                 return "changed since"
-            self.disk.chmod(fd, step.new.mode)
-        return None
+            if self.disk.fstat(fd).st_nlink == 1:
+                self.disk.chmod(fd, step.new.mode)
+                return None
+            self.disk.seek_start(fd)
+            data = self.disk.read_all(fd)
+        return self._chmod_of_its_own(number, step, data)
+
+    def _chmod_of_its_own(self, number: int, step: Step, data: bytes) -> str | None:
+        """A file with several names has one mode for all of them, also for those outside the root
+        or in no step: this name gets a file of its own, swapped in like any other content."""
+        self._stage_one(_name(number), step, data, sync=True)
+        return self._replace(number, step)
 
     # What made room for something that did not come
 

@@ -79,6 +79,9 @@ class Disk:
     def read(self, fd: int, size: int) -> bytes:
         return os.read(fd, size)
 
+    def seek_start(self, fd: int) -> None:
+        os.lseek(fd, 0, os.SEEK_SET)
+
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         return os.pread(fd, size, offset)
 
@@ -100,6 +103,13 @@ class Disk:
         if not found.f_blocks:  # some network file systems and FUSE do not say
             return sys.maxsize
         return found.f_bavail * found.f_frsize
+
+    def fs_id(self, path: Name) -> int:
+        """What tells one file system from the next in the same place; 0 where that is not said."""
+        try:
+            return os.statvfs(path).f_fsid
+        except OSError:
+            return 0
 
     def lstat(self, name: Name, at: int | None = None) -> os.stat_result:
         return os.stat(name, dir_fd=at, follow_symlinks=False)

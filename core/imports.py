@@ -45,7 +45,7 @@ from .model import (
 )
 from .objects import Kind, encode_tree, hash_object, header_oid, parse_headers, parse_tree
 from .recorder import Recorder
-from .roots import Root, root_of
+from .roots import Root, place_of, root_of
 from .rules import RuleSet, is_git_alias
 from .store import Store, Writer, explain, registry_path
 from .turns import label_of
@@ -304,8 +304,7 @@ class Import:
             return
         doc: dict[str, object] = {"root": self.root.shown, "created_ns": created_ns}
         if os.path.isdir(self.root.path):
-            parent = self.store.disk.lstat(os.path.dirname(self.root.path) or b"/")
-            doc["parent"] = [parent.st_dev, parent.st_ino]
+            doc |= place_of(self.store.disk, self.root.path)
         self.store.disk.replace(path, json.dumps(doc).encode() + b"\n")
 
     def _publish(self, points: list[tuple[Snapshot, Mark]]) -> None:

@@ -385,7 +385,8 @@ class _Guard:
     def __init__(self, now: State, then: State, rules_moved: bool) -> None:
         self.now = now
         self.then = then
-        self._verdicts = (_Verdicts(now), _Verdicts(then)) if rules_moved else None
+        self._rules_moved = rules_moved
+        self._verdicts = (_Verdicts(now), _Verdicts(then))
         self._gap_dirs = {above for path in now.about.gaps for above in parents(path)}
 
     def reason(self, path: RelPath, old: Node | None, new: Node | None) -> tuple[str | None, bool]:
@@ -399,13 +400,21 @@ class _Guard:
             return f"{then} at that point", then not in MERELY_LEFT_OUT
         now = _gap_at(self.now.about, path)
         if now is not None:
+            if old is None and now in MERELY_LEFT_OUT and self._is_looked_for(path, new):
+                return (None, False) if path not in self.now.about.gaps else (f"{now} now", False)
             return f"{now} now", True
         return self._by_rules(path, old, new)
+
+    def _is_looked_for(self, path: RelPath, new: Node | None) -> bool:
+        """Whether what is above is left out, but entered for what is protected in it: a path that
+        is captured there whenever it is there, and now is not."""
+        is_dir = new is not None and new.kind == "dir"
+        return self._verdicts[0].reason(path, is_dir) is None
 
     def _by_rules(
         self, path: RelPath, old: Node | None, new: Node | None
     ) -> tuple[str | None, bool]:
-        if self._verdicts is None:
+        if not self._rules_moved:
             return None, False
         is_dir = (old or new or Node("dir", None, None)).kind == "dir"
         now, then = self._verdicts

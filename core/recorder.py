@@ -11,7 +11,6 @@ Order of one snapshot, and what is true if the process dies after each step:
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from .gitcontext import git_context
 from .history import History, MarkSpec, mark_ref, snapshot_ref, write_mark, write_snapshot
 from .model import EMPTY_TREE, PLANNED, ROOT, TREE, Entry, Mark, Oid, RelPath, Snapshot
 from .objects import Kind, encode_tree, hash_object
-from .roots import Root
+from .roots import Root, place_of
 from .rules import RuleSet
 from .scan import Changes, Look, Sink
 from .store import Store, Writer, explain, registry_path
@@ -389,11 +388,10 @@ class Recorder:
         path = registry_path(self.store, self.root.id)
         if self.store.disk.exists(path):
             return
-        parent = self.store.disk.lstat(os.path.dirname(self.root.path) or b"/")
         doc = {
             "root": self.root.shown,
             "created_ns": self.clock(),
-            "parent": [parent.st_dev, parent.st_ino],
+            **place_of(self.store.disk, self.root.path),
         }
         self.store.disk.replace(path, json.dumps(doc).encode() + b"\n")
 

@@ -29,6 +29,7 @@ from .packs import (
 )
 from .refs import HEADER, Refs, ref_name
 from .rescue import RawPack, whole_objects
+from .roots import place_of
 from .store import LAYOUT, Store, registry_path
 from .sweep import drop_refs, halves
 from .verify import (
@@ -381,7 +382,6 @@ def _register_from(store: Store, workspace: str, refs: Refs) -> dict[str, Any] |
             continue
         doc: dict[str, Any] = {"root": root, "created_ns": created, "parent": None}
         if is_directory(store.disk, os.fsdecode(parse_path(root))):
-            parent = store.disk.lstat(os.path.dirname(parse_path(root)) or b"/")
-            doc["parent"] = [parent.st_dev, parent.st_ino]
+            doc |= place_of(store.disk, parse_path(root))
         return doc
     return None

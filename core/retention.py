@@ -233,13 +233,15 @@ def _point_key(mark: Mark) -> object:
 
 
 def _undo_states(marks: Iterable[Mark]) -> set[Oid]:
-    """The snapshots that the newest rollbacks came from and went to."""
+    """What every rollback came from, which undo and redo go to as long as its mark is there, and
+    where the newest ones went."""
     rollbacks = sorted((m for m in marks if m.kind == "rollback"), key=lambda mark: mark.seq)
-    return {oid for mark in rollbacks[-UNDOABLE:] for oid in _states_of(mark)}
+    newest = {oid for mark in rollbacks[-UNDOABLE:] for oid in _states_of(mark)}
+    return newest | {oid for mark in rollbacks for oid in _states_of(mark, "before")}
 
 
-def _states_of(mark: Mark) -> set[Oid]:
-    named = [mark.extra.get(key) for key in ("before", "target")]
+def _states_of(mark: Mark, *keys: str) -> set[Oid]:
+    named = [mark.extra.get(key) for key in keys or ("before", "target")]
     return {Oid(bytes.fromhex(text)) for text in named if isinstance(text, str) and _is_id(text)}
 
 
@@ -274,7 +276,10 @@ def _parent_proves(disk: Disk, parent: bytes, record: dict[str, object]) -> bool
         above = disk.lstat(os.path.dirname(parent))
     except OSError:
         return False
-    return in_use or info.st_dev != above.st_dev or parent == b"/"
+    if info.st_dev != above.st_dev and parent != b"/":
+        # the top of a file system: the next disk in the same place has the same numbers
+        return record.get("fs") == disk.fs_id(parent) != 0
+    return in_use or parent == b"/"
 
 
 def record_of(store: Store, workspace: str) -> object:

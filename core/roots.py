@@ -116,3 +116,11 @@ def _identities(disk: Disk, path: bytes) -> list[tuple[int, int]]:
 
 def _inside(path: bytes, top: bytes) -> bool:
     return path.startswith(top.rstrip(b"/") + b"/")
+
+
+def place_of(disk: Disk, path: bytes) -> dict[str, object]:
+    """What is noted of the directory above a root: by it a root that was deleted is told from one
+    whose disk is away, and that disk from the next in its place."""
+    above = os.path.dirname(path) or b"/"
+    info = disk.lstat(above)
+    return {"parent": [info.st_dev, info.st_ino], "fs": disk.fs_id(above)}

@@ -82,12 +82,21 @@ class Steps:
 
 def replay(marks: Iterable[Mark]) -> Steps:
     """An undo brings back what stood before the rollback, a redo what stood before the undo; what
-    stands after a rollback is what stood at its target. Those of single paths move no turn."""
+    stands after a rollback is what stood at its target. Those of single paths move no turn.
+
+    Each mark names the one before it. Where marks were dropped in between, an undo may have been
+    among them: what is older is gone back over no more.
+    """
     now: Turns = ()
     undo: list[tuple[Past, Turns]] = []
     redo: list[tuple[Past, Turns]] = []
     stood: list[tuple[int, Turns, Turns]] = []
+    last: Oid | None = None
     for mark in marks:
+        if last is not None and mark.prev not in (None, last):
+            undo.clear()
+            redo.clear()
+        last = mark.id
         before, past = now, past_of(mark)
         if mark.kind == "turn-begin":
             now = (*now, mark)

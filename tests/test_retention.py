@@ -35,9 +35,11 @@ from core.retention import (
     read_ledger,
     state_of,
 )
+from core.rollback import undo_request
 from core.roots import check_root
 from core.store import Store, registry_path
 from core.sweep import size_on_disk
+from core.undo import replay
 from core.verify import verify
 from tests.faults import FaultyDisk, die_at_each, failing
 from tests.stores import ALL, Bench, fsck
@@ -148,7 +150,7 @@ def test_what_the_newest_rollbacks_need_stays_as_long_as_their_marks():
     assert keep(marks, snapshots, (), NOW, policy) == ids({8}, {1, 3, 7})
     marks += [mark(10 + n, 7, "rollback", extra={"before": "rubbish"}) for n in range(UNDOABLE)]
     assert 1 in keep(marks[:-1], snapshots, (), NOW, replace(policy, max_points=11)).snapshots
-    assert keep(marks, snapshots, (), NOW, replace(policy, max_points=11)).snapshots == {7}
+    assert keep(marks, snapshots, (), NOW, replace(policy, max_points=11)).snapshots == {3, 7}
 
 
 KINDS: list[MarkKind] = ["baseline", "turn-begin", "turn-end", "manual", "rollback"]
@@ -252,9 +254,15 @@ def test_only_proof_makes_an_orphan(tmp_path):
     assert state_of(REAL, {"root": 3}) == "away"
 
 
-def test_a_mount_point_that_is_empty_proves_that_the_root_is_gone():
-    mounted = next(p for p in map(Path, ("/dev/shm", "/proc")) if os.path.ismount(p))
-    assert state_of(REAL, record(mounted / "no such root")) == "orphan"
+def test_a_mount_point_proves_that_the_root_is_gone_where_it_is_the_same_file_system():
+    """Found by a reviewer: another disk in the same place has the same numbers, and is no proof."""
+    mounted = Path("/dev/shm")
+    if not os.path.ismount(mounted) or not REAL.fs_id(str(mounted)):
+        pytest.skip("no file system is mounted there that says which one it is")
+    found = record(mounted / "no such root")
+    assert state_of(REAL, found) == "away"
+    assert state_of(REAL, {**found, "fs": REAL.fs_id(str(mounted)) + 1}) == "away"
+    assert state_of(REAL, {**found, "fs": REAL.fs_id(str(mounted))}) == "orphan"
 
 
 # Pruning stores
@@ -647,3 +655,39 @@ def test_a_directory_deleted_just_now_keeps_its_history_when_nobody_asked_for_a_
     assert seqs(bench) == before
     auto_prune(bench.store, Policy(), now_of(bench) + 30 * DAY)
     assert seqs(bench) == set()
+
+
+@pytest.mark.parametrize("most", [5, 6])
+def test_every_undo_that_is_left_after_a_prune_can_be_done(tmp_path, most):
+    """Found by a reviewer: where the limit fell between a rollback and the point before it, undo
+    wanted a snapshot that was gone."""
+    bench = Bench(tmp_path)
+    build(bench.path, {"f": "0"})
+    first = bench.point()
+    for number in range(UNDOABLE + 3):
+        build(bench.path, {"f": f"edit {number}"})
+        bench.back_to(first)
+    prune(bench.store, replace(OFF, max_points=2 * UNDOABLE + most), NOW)
+    bench.reopen()
+    left = len(replay(bench.history().marks()).undo)
+    assert left > UNDOABLE
+    for number in range(left):
+        bench.go(undo_request(bench.store, bench.root.id))
+        assert (bench.path / "f").read_text() == f"edit {UNDOABLE + 2 - number}"
+
+
+def test_a_rollback_whose_undo_was_dropped_is_not_undone_again(tmp_path):
+    """Found by a reviewer: it was pinned, its undo was not, and undo went back to long ago."""
+    bench = Bench(tmp_path)
+    build(bench.path, {"f": "0"})
+    first = bench.point()
+    build(bench.path, {"f": "1"})
+    bench.back_to(first)
+    (back,) = (mark for mark in bench.history().marks() if mark.kind == "rollback")
+    bench.go(undo_request(bench.store, bench.root.id))
+    bench.store.refs.create(pin_ref(bench.root.id, back.id), back.id, sync=False)
+    add(bench, 5)
+    prune(bench.store, replace(OFF, max_points=2), now_of(bench))
+    bench.reopen()
+    assert back.seq in bench.history().mark_ids
+    assert undo_request(bench.store, bench.root.id) is None

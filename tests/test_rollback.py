@@ -423,3 +423,33 @@ def test_a_file_too_big_at_the_point_and_small_now_is_not_deleted(tmp_path: Path
         (b"shrinks", "oversize at that point")
     ]
     assert image(bench.path)[b"shrinks"] == ("file", 0o644, b"small now")
+
+
+def test_a_mode_goes_back_for_one_name_of_a_file_and_not_for_the_others(tmp_path: Path) -> None:
+    """Found by a reviewer: one of them lay outside the root, and was opened to everybody."""
+    bench = Bench(tmp_path)
+    build(bench.path, {"x": File("same", 0o644), "a": File("v", 0o600), "b": File("v", 0o644)})
+    point = bench.point()
+    before = image(bench.path)
+    secret = tmp_path / "secret"
+    secret.write_text("same")
+    secret.chmod(0o600)
+    for name, other in (("x", secret), ("a", bench.path / "b")):
+        (bench.path / name).unlink()
+        os.link(other, bench.path / name)
+    done = bench.back_to(point)
+    assert (done.outcome, done.conflicts) == ("done", ())
+    assert image(bench.path) == before
+    assert secret.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_protected_comes_back_into_a_directory_that_is_left_out(tmp_path: Path) -> None:
+    """Found by a reviewer: with the last of them gone, the directory counted as left out."""
+    bench = Bench(tmp_path, RuleSet(exclude=(), protect=("data/dev.db",)))
+    build(bench.path, {".gitignore": "data/\n", "data/dev.db": "rows", "data/other": "x"})
+    point = bench.point()
+    (bench.path / "data/dev.db").unlink()
+    done = bench.back_to(point)
+    assert (done.outcome, done.kept, done.conflicts) == ("done", (), ())
+    assert (bench.path / "data/dev.db").read_text() == "rows"
+    assert (bench.path / "data/other").read_text() == "x"
