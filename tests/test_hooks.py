@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 
@@ -13,6 +14,7 @@ import pytest
 
 from core.errors import TurnmarkError
 from tests.live import Live, until
+from watcher.address import place_for_socket
 from watcher.agents import client
 
 pytestmark = pytest.mark.live
@@ -321,3 +323,96 @@ def test_a_turn_of_a_run_takes_the_place_of_the_runs_own(live, work):
     agent.change()
     agent.say("Stop", prompt_id="p1")
     assert agent.rows() == [(1, "fix it", "ok")]
+
+
+# Found by a reviewer
+
+
+def spool(agent: Agent, *requests: dict[str, object]) -> None:
+    where = agent.live.context.home / "spool"
+    where.mkdir(exist_ok=True, parents=True)
+    for number, request in enumerate(requests):
+        (where / f"{number}-1.json").write_text(json.dumps(request))
+
+
+def test_what_was_told_while_nobody_listened_comes_before_what_is_told_now(live, work):
+    """An end of the turn before closed the one that had just begun."""
+    gemini = Agent(live, work, "gemini")
+    own = {"session_id": "s1", "cwd": str(work)}
+    first = {**own, "hook_event_name": "BeforeAgent", "prompt": "one", "timestamp": "1"}
+    last = {**own, "hook_event_name": "AfterAgent", "timestamp": "2"}
+    spool(gemini, gemini.request("BeforeAgent", first), gemini.request("AfterAgent", last))
+    live.watch_list(work)
+    live.up()
+    gemini.say("BeforeAgent", prompt="two", timestamp="3")
+    gemini.change()
+    gemini.say("AfterAgent", timestamp="4")
+    assert gemini.rows("--all") == [(2, "two", "ok"), (1, "one", "ok")]
+
+
+def test_an_end_is_not_lost_where_a_new_service_watches_nothing_yet(agent, work):
+    agent.say("UserPromptSubmit", prompt="x", prompt_id="p")
+    agent.change()
+    agent.live.kill(agent.live.ask("status")["service"]["pid"])
+    stop = {"session_id": "s1", "cwd": str(work), "hook_event_name": "Stop", "prompt_id": "p"}
+    spool(agent, agent.request("Stop", stop))
+    agent.live.up()
+    until(lambda: agent.rows() == [(1, "x", "ok")])
+
+
+def test_the_death_of_an_agent_ends_its_turn_wherever_that_is_open_still(live, work):
+    other = live.workspace("other", b="1\n")
+    live.up(work, other)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        both = [str(work), str(other)]
+        live.call("turn.begin", session="s", dirs=both, pid=process.pid)
+        for name in both:
+            with open(f"{name}/new", "w") as file:
+                file.write("x")
+        live.call("turn.end", session="s", dirs=[str(work)])
+        process.kill()
+    until(lambda: live.points(other)[0]["status"] == "unknown")
+    assert live.points(work)[0]["status"] == "ok"
+
+
+def test_a_process_number_that_no_process_can_have_is_that_of_a_dead_one(live, work):
+    """Each start of the service failed on it as long as the turn was open."""
+    assert live.run("turn", "begin", "--session", "s", "--pid", "3000000000", str(work))[0] == 0
+    live.up(work)
+    assert live.row(work)["state"] == "watching"
+    until(lambda: live.points(work, "--all")[0]["status"] == "unknown")
+
+
+def test_an_answer_that_refuses_is_no_delivery(agent, work):
+    context = agent.live.context
+    client.install(context)
+    agent.live.run("down")
+    with socket.socket(socket.AF_UNIX) as full:
+        full.bind(place_for_socket(context.env, str(context.store_path)))
+        full.listen()
+        payload = json.dumps(begin(agent)).encode()
+        hook = [str(client.hook_path(context)), "claude-code", "UserPromptSubmit"]
+        with subprocess.Popen(hook, stdin=subprocess.PIPE, env=agent.live.env) as process:
+            assert process.stdin is not None
+            process.stdin.write(payload)
+            process.stdin.close()
+            link, _ = full.accept()
+            refusal = {"code": -32001, "message": "Too many connections."}
+            link.send(json.dumps({"jsonrpc": "2.0", "id": None, "error": refusal}).encode() + b"\n")
+            link.close()
+            assert process.wait() == 0
+    assert len(list((context.home / "spool").glob("*.json"))) == 1
+
+
+def test_halves_of_spooled_events_do_not_pile_up(live, work):
+    """At 500 of them nothing more was spooled."""
+    where = live.context.home / "spool"
+    where.mkdir(parents=True)
+    old, fresh = where / ".17-1.json", where / ".18-1.json"
+    for path in (old, fresh):
+        path.write_text("half")
+    os.utime(old, (1, 1))
+    live.watch_list(work)
+    live.up()
+    until(lambda: not old.exists())
+    assert fresh.exists()

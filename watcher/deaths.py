@@ -71,7 +71,7 @@ class Deaths:
 def _open(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
-    except (OSError, AttributeError):  # gone, not allowed here, or not Linux
+    except (OSError, OverflowError, AttributeError):  # gone, not allowed here, or not Linux
         return None
 
 
@@ -79,7 +79,7 @@ def is_alive(pid: int, since_ns: int | None = None) -> bool:
     """Whether the process runs; with `since_ns`, whether it ran then already: numbers come back."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # no process has such a number
         return False
     except OSError:
         return True

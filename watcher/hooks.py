@@ -37,6 +37,8 @@ REPEAT_SECONDS = 10.0
 LATE_SECONDS = 1.0
 LOOK_SECONDS = 60.0
 OLD_SECONDS = 24 * 3600.0
+HALF_SECONDS = 60.0
+"""No hook lives so long."""
 DELIVERY_SECONDS = 60
 MOST_BYTES = 12 << 20
 REMEMBERED = 1000
@@ -62,12 +64,15 @@ class Hooks:
         self._went_back: dict[str, int] = {}
         self._lock = threading.Lock()
         self._draining: threading.Thread | None = None
+        self._older: dict[str, threading.RLock] = {}
 
-    def answer(self, params: Params, gone: Gone = nobody) -> dict[str, Any]:
+    def answer(self, params: Params, gone: Gone = nobody, *, older: bool = False) -> dict[str, Any]:
         """What the hook is to print, if anything."""
         spooled = text(params, "spooled")
         params = self._fetched(spooled) if spooled else params
         event = event_of(params)
+        if event.kind not in ("none", "tool") and not older:
+            self._hear_older(event.session)
         if event.kind == "none" or self._has_come(event, params) or self._is_repeated(event):
             return {}
         try:
@@ -188,8 +193,20 @@ class Hooks:
     def _end_turn(self, event: AgentEvent, turn_id: str | None, gone: Gone) -> None:
         given = {"session": event.session, "turn_id": turn_id, "status": event.status}
         known = event.session in self.sessions.all
-        answer = self.sessions.end({**given, "dirs": [] if known else self._roots(event)}, gone)
-        _log_errors(event, answer)
+        roots = [] if known else self._roots(event)
+        watching, holder = self.sessions.watching, f"end:{event.session}"
+        for root in roots:  # a turn from before this service becomes known at the first look
+            watching.watch(root, holder)
+        if roots:
+            self._wait_for_look(event)
+        try:
+            if event.session in self.sessions.all:
+                for root in roots:
+                    watching.watch(root, f"session:{event.session}")
+            _log_errors(event, self.sessions.end({**given, "dirs": roots}, gone))
+        finally:
+            if roots:
+                watching.release(holder)
         for workspace in self._workspaces(event.session):
             workspace.because("")
 
@@ -230,6 +247,7 @@ class Hooks:
 
     def drain(self) -> None:
         """Called at start and now and then; by a thread, as marks wait for the first look."""
+        self._drop_halves()
         busy = self._draining is not None and self._draining.is_alive()
         if not busy and self._spooled():
             self._draining = threading.Thread(
@@ -246,14 +264,36 @@ class Hooks:
     def _drain(self) -> None:
         """In the order in which they came; what cannot be used is dropped."""
         for name in self._spooled():
-            path = self.spool / name
-            try:
-                params = _read(path)
-                if _age(params) < OLD_SECONDS:
-                    self.answer(params)
-            except Exception as error:  # noqa: BLE001 - anything may lie there, and it must go
-                log.warning("the event %s is dropped: %s", name, error)
-            finally:
+            self._hear(self.spool / name)
+
+    def _drop_halves(self) -> None:
+        """What hooks left behind that were killed, or met a full disk, while they spooled."""
+        for path in self.spool.glob(".[0-9]*"):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > HALF_SECONDS:
+                    path.unlink()
+
+    def _hear_older(self, session: str) -> None:
+        """What a session told while nobody listened comes before what it tells now."""
+        for name in self._spooled():
+            self._hear(self.spool / name, session)
+
+    def _hear(self, path: Path, session: str | None = None) -> None:
+        """One event, heard once: by whoever comes first, while the other waits."""
+        try:
+            params = _read(path)
+            whose = event_of(params).session
+            if session not in (None, whose):
+                return
+            with self._lock:
+                turn = self._older.setdefault(whose, threading.RLock())
+            with turn:
+                if path.exists() and _age(params) < OLD_SECONDS:
+                    self.answer(params, older=True)
+                path.unlink(missing_ok=True)
+        except Exception as error:  # noqa: BLE001 - anything may lie there, and it must go
+            if path.exists():
+                log.warning("the event %s is dropped: %s", path.name, error)
                 path.unlink(missing_ok=True)
 
 

@@ -113,18 +113,21 @@ class Connection:
 
     def offer(self, line: bytes) -> None:
         """One more event; a follower that is too far behind is let go."""
-        if self._events is None:
+        events = self._events
+        if events is None:
             return
         try:
-            self._events.put_nowait(line)
+            events.put_nowait(line)
         except queue.Full:
             log.warning("a follower does not read its events; it is let go")
             self.shut()
 
     def _send_events(self) -> None:
-        assert self._events is not None
+        events = self._events
+        if events is None:  # closed before this thread began
+            return
         try:
-            while line := self._events.get():
+            while line := events.get():
                 self.send(line)
         except OSError:
             self.shut()

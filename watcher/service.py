@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -349,11 +350,16 @@ class Service:
             raise NotWatched(f"{path} is not watched.", f"Run `turnmark watch {path}`.")
         future = workspace.ask(task_of(action, {**params, **self.settled()}))
         settle([future], _patience(params), caller.gone, cancel=True)
+        if not params.get("dry_run"):  # told also of what is done after its asker has gone
+            root = workspace.root.id
+            future.add_done_callback(lambda done: self._tell_of(action, root, done))
         answer: dict[str, Any] = answer_of(future)
-        if not params.get("dry_run"):
-            shown = {k: v for k, v in answer.items() if isinstance(v, str | int)}
-            self.notify({"event": action, "workspace": workspace.root.id, **shown})
         return answer
+
+    def _tell_of(self, action: str, workspace: str, done: Future[Any]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            shown = {k: v for k, v in done.result().items() if isinstance(v, str | int)}
+            self.notify({"event": action, "workspace": workspace, **shown})
 
     def _together(self, caller: Connection, params: dict[str, Any]) -> Mapping[str, Any]:
         """All loops at hand stand still meanwhile; asked in one order, so that no two asks meet."""

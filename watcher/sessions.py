@@ -60,10 +60,16 @@ class Session:
     before: dict[str, Oid] = field(default_factory=dict)
     turn: int | None = None
     turns: int = 0
-    open: bool = False
+    newest: tuple[str, int] = ("", 0)
+    begun: dict[str, int] = field(default_factory=dict)
     own: bool = False
     opened: bool = False
     touched: float = field(default_factory=time.monotonic)
+
+    @property
+    def open(self) -> bool:
+        """Whether a turn of it is open, or about to be, in any of its directories."""
+        return bool(self.begun)
 
 
 class Sessions:
@@ -83,6 +89,7 @@ class Sessions:
         self.noting = Noting(States(str(watching.context.home / "sessions")))
         self.all: dict[str, Session] = {}
         self._lock = threading.RLock()
+        self._asked = 0
 
     def status(self) -> list[dict[str, Any]]:
         with self._lock:
@@ -119,11 +126,13 @@ class Sessions:
         own = bool(params.get("own"))
         if not own:
             self._give_way(above)
-        marks = self._ask(found, "turn.begin", params, errors, gone)
-        if marks:
+        marks = self._ask(found, "turn.begin", params, errors, gone, of=session)
+        if marks or session.open:  # what is late is made all the same
             self._began(session, above, marks, own=own)
             self._hold(session, number(params, "pid"))
         self._forget_idle_failures(session, marks)
+        if session.open and self.all.get(session.id) is not session:  # its agent died meanwhile
+            self._finish(session, "unknown")
         return {"marks": marks, "errors": errors}
 
     def end(self, params: Params, gone: Gone = nobody) -> dict[str, Any]:
@@ -134,10 +143,10 @@ class Sessions:
         if not dirs:
             raise NotWatched("The service knows no such session.", "Name its directories.")
         found, errors = self._workspaces(session, dirs, watch=False)
-        marks = self._ask(found, "turn.end", params, errors, gone)
+        marks = self._ask(found, "turn.end", params, errors, gone, of=session)
         if session is not None and marks:
             with self._lock:
-                session.open = session.own = False
+                session.own = session.own and session.open
                 session.touched = time.monotonic()
         return {"marks": marks, "errors": errors}
 
@@ -178,7 +187,8 @@ class Sessions:
                 continue
             if is_alive(pid, mark.time_ns):
                 session = self._session(mark.session, mark.agent, None)
-                session.turn, session.open = mark.turn, True
+                session.turn = mark.turn
+                session.begun[recorder.root.shown] = 0
                 session.roots[recorder.root.shown] = None
                 self._hold(session, pid)
             else:
@@ -248,20 +258,31 @@ class Sessions:
         errors: list[dict[str, str]],
         gone: Gone = nobody,
         seconds: float = PATIENCE,
+        of: Session | None = None,
     ) -> list[dict[str, Any]]:
         """The answers of those that could; all are asked before the first is waited for."""
         told = {**params, **self.settled()}
         task = task_of(action, told)
-        asked = [(workspace, workspace.ask(task)) for workspace in workspaces]
+        with self._lock:  # the numbers are in the order in which the loops are asked
+            this = self._asked = self._asked + 1
+            asked = [(workspace, workspace.ask(task)) for workspace in workspaces]
+            if of is not None and action == "turn.begin":
+                of.begun |= {workspace.root.shown: this for workspace in workspaces}
         settle([future for _, future in asked], seconds, gone, cancel=False)
         marks = []
         for workspace, future in asked:
+            root = workspace.root.shown
             try:
                 marks.append(answer_of(future))
+                if of is not None and action == "turn.end" and of.begun.get(root, this) < this:
+                    del of.begun[root]
                 self._tell(action, marks[-1])
                 self.noting.told(action, workspace.root.shown, told, marks[-1])
             except TurnmarkError as error:
-                errors.append(_error(workspace.root.shown, error))
+                errors.append(_error(root, error))
+                over = action == "turn.begin" and future.done() and of is not None
+                if over and of is not None and of.begun.get(root) == this:
+                    del of.begun[root]
         return marks
 
     def _tell(self, action: str, mark: dict[str, Any]) -> None:
@@ -273,17 +294,21 @@ class Sessions:
         with self._lock:
             if not session.own:
                 return
-            session.own = session.open = False
-            session.turns = 0
+            session.own, session.turns = False, 0
         found, errors = self._workspaces(None, session.roots, watch=False)
-        self._ask(found, "turn.end", {"session": session.id, "status": "ok"}, errors)
+        ended = {"session": session.id, "status": "ok"}
+        self._ask(found, "turn.end", ended, errors, of=session)
 
     def _began(
         self, session: Session, above: Session, marks: list[dict[str, Any]], *, own: bool
     ) -> None:
+        newest = (marks[0]["workspace"], marks[0]["seq"]) if marks else ("", 0)
         with self._lock:
-            session.turn, session.open, session.own = marks[0]["turn"], True, own
-            above.turns += 1
+            session.own = own
+            if not marks or newest != session.newest:  # else it was told twice
+                above.turns += 1
+            session.newest = newest
+            session.turn = marks[0]["turn"] if marks else session.turn
             for mark in marks:
                 first = Oid(bytes.fromhex(mark["id"]))
                 session.before.setdefault(mark["workspace"], first)
@@ -291,9 +316,10 @@ class Sessions:
     def _finish(self, session: Session, status: Status) -> list[dict[str, str]]:
         """What kept the end of its turn from being seen."""
         found, errors = self._workspaces(None, session.roots, watch=False)
-        if session.open:
+        begun = [workspace for workspace in found if workspace.root.shown in session.begun]
+        if begun:
             params = {"session": session.id, "status": status}
-            self._ask(found, "turn.end", params, errors, seconds=CLOSE_SECONDS)
+            self._ask(begun, "turn.end", params, errors, seconds=CLOSE_SECONDS, of=session)
         for error in errors:
             log.warning("%s: the turn of %s: %s", error["dir"], session.id, error["error"])
         self.watching.release(_holder(session.id))

@@ -313,6 +313,8 @@ class Workspace:
     def _serve(self) -> None:
         while True:
             self._save_now_and_then()
+            if self._changed and not self._stopping:
+                self._tend()  # whoever asks after a change was answered is to find it in force
             ask = self._next()
             if ask is not None:
                 self._answer(ask)
@@ -361,7 +363,8 @@ class Workspace:
         with self._bell:
             while not self._called() and (left := self._wake_at() - time.monotonic()) > 0:
                 self._bell.wait(left)
-            return self._asks.popleft() if self._asks else None
+            changed = self._changed and not self._stopping
+            return self._asks.popleft() if self._asks and not changed else None
 
     def _called(self) -> bool:
         """During a burst events need not wake the loop: it comes to look when the burst is due."""
