@@ -108,7 +108,9 @@ def each(checks: Iterator[tuple[str, Check]], job: Job) -> Iterator[tuple[str, C
     """Whether each check fails under its mutation; those that need what is missing are left out."""
 
     def one(number: int, mutation: str, check: Check) -> tuple[str, Check, bool]:
-        scratch = job.scratch / f"{number}-{mutation}-{check.name}"
+        # Short, as tests make sockets below it; what it was about is in the file beside it.
+        scratch = job.scratch / f"{mutation == AS_IT_IS:d}{number}"
+        scratch.with_suffix(".about").write_text(f"{mutation}: {check.name} {check.words}\n")
         if check.words[0] == "power":
             scratch.mkdir()
         failed = check.fails(mutation, scratch, job.seed)
