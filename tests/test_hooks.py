@@ -341,9 +341,8 @@ def test_what_was_told_while_nobody_listened_comes_before_what_is_told_now(live,
     own = {"session_id": "s1", "cwd": str(work)}
     first = {**own, "hook_event_name": "BeforeAgent", "prompt": "one", "timestamp": "1"}
     last = {**own, "hook_event_name": "AfterAgent", "timestamp": "2"}
+    live.up(work)
     spool(gemini, gemini.request("BeforeAgent", first), gemini.request("AfterAgent", last))
-    live.watch_list(work)
-    live.up()
     gemini.say("BeforeAgent", prompt="two", timestamp="3")
     gemini.change()
     gemini.say("AfterAgent", timestamp="4")

@@ -389,11 +389,13 @@ def test_a_pack_made_anew_under_the_name_of_one_that_goes_stays(tmp_path):
             return writer.settle(sync=True).packs[0]
 
     path = pack()
+    top = os.path.dirname(path)
     Path(path + ".mtimes").write_bytes(b"as git marks what is to go")
     with bench.store.maintaining():
         with bench.store.exclusive():
             bench.store.next_generation()
             hide_packs(bench.store, [path])
+            assert not [name for name in os.listdir(top) if name.startswith(os.path.basename(path))]
         bench.store.follow()
         assert pack() == path
         unlink_hidden(bench.store, [path])
@@ -401,4 +403,4 @@ def test_a_pack_made_anew_under_the_name_of_one_that_goes_stays(tmp_path):
     oid = hash_object("blob", contents[0].encode())
     assert again.blob(oid) == contents[0].encode()
     assert any(one.holds(oid) for one in again.lasting_packs())
-    assert not [name for name in os.listdir(os.path.dirname(path)) if name.startswith("writing-")]
+    assert not [name for name in os.listdir(top) if name.startswith("writing-")]

@@ -590,6 +590,28 @@ def test_many_asks_and_changes_at_once_are_all_answered(tmp_path: Path) -> None:
         assert len(live.contents(live.ask().snapshot)) == 80
 
 
+def test_new_settings_count_for_whoever_asks_after_them(tmp_path: Path) -> None:
+    """Found by a reviewer: asks that waited already went before a change that had been answered."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(recorder: Recorder, paths: list[RelPath] | None) -> Taken:
+        begun.set()
+        go_on.wait(20)
+        return recorder.take(paths, sync=False)
+
+    with Live(tmp_path, replace(QUICK, quiet=NEVER)).ready() as live:
+        live.write("kept", "1")
+        live.write("later/left/out", "1")
+        held = live.workspace.ask(hold)
+        assert begun.wait(20)
+        rules = replace(RULES, exclude=(*RULES.exclude, "later/"))
+        live.workspace.change(replace(live.workspace.settings, rules=rules))
+        asked = live.workspace.ask(mark)
+        go_on.set()
+        assert set(live.contents(held.result(20).snapshot)) == {"kept", "later/left/out"}
+        assert set(live.contents(asked.result(20).snapshot)) == {"kept"}
+
+
 # Saving what was seen
 
 
