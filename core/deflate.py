@@ -16,14 +16,17 @@ HEAD = b"\x78\x01"
 ONE_BLOCK = 0xFFFF
 
 _stream: Callable[[int, int, int], Any]
+crc32: Callable[..., int]
 try:
     from isal import isal_zlib
 except ImportError:  # no wheel for this machine: slower, and just as right
     FAST = False
     _compress, _stream, _check = zlib.compress, zlib.compressobj, zlib.adler32
+    crc32 = zlib.crc32
 else:
     FAST = True
     _compress, _stream, _check = isal_zlib.compress, isal_zlib.compressobj, isal_zlib.adler32
+    crc32 = isal_zlib.crc32
 
 
 def deflate(data: bytes) -> bytes:

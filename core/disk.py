@@ -198,7 +198,7 @@ class Disk:
         for error in filter(None, found):
             raise error
 
-    def write(self, fd: int, data: bytes) -> None:
+    def write(self, fd: int, data: bytes | bytearray) -> None:
         view = memoryview(data)
         while view:
             view = view[self.write_some(fd, view) :]

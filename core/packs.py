@@ -16,9 +16,10 @@ import zlib
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from .deflate import FAST, deflate, deflate_halves, store
+from .deflate import FAST, crc32, deflate, deflate_halves, store
 from .disk import CHUNK, Disk
 from .errors import Damaged
 from .model import Oid
@@ -181,6 +182,14 @@ def _offsets(offsets: list[int]) -> tuple[bytes, bytes]:
     return struct.pack(f">{len(small)}I", *small), struct.pack(f">{len(large)}Q", *large)
 
 
+@cache
+def _workers(process: int) -> ThreadPoolExecutor:
+    """Of this process, for all its packs: threads do not come along when it forks."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(WORKERS, thread_name_prefix="turnmark-deflate")
+
+
 class PackWriter:
     """Owns one unfinished pack; until `finish` nothing of it can be seen, and `drop` undoes it."""
 
@@ -193,11 +202,12 @@ class PackWriter:
         self._part = f"{directory}/{TEMPORARY}{os.getpid()}-{time.monotonic_ns()}"
         self._fd = disk.open(self._part, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._out: list[bytes] = [bytes(HEADER_BYTES)]
+        self.written = bytearray()
+        """All of a finished pack, to compare with what is read back; of a large one nothing."""
         self._buffered = 0
         self._batch: list[tuple[Kind, Oid, bytes]] = []
         self._batch_bytes = 0
         self._ahead: deque[Callable[[], list[Packed]]] = deque()
-        self._pool: ThreadPoolExecutor | None = None
         self._pending: set[Oid] = set()
         self._adding = threading.Lock()
 
@@ -229,7 +239,7 @@ class PackWriter:
         crc = 0
         offset = self.size
         for part in parts:
-            crc = zlib.crc32(part, crc)
+            crc = crc32(part, crc)
             self._append(part)
         self.entries[oid] = Entry(offset, crc)
         return offset
@@ -267,18 +277,12 @@ class PackWriter:
             self._compress_behind(batch)
 
     def _compress_large(self, kind: Kind, oid: Oid, data: bytes) -> None:
-        head, halves = entry_header(TYPES[kind], len(data)), deflate_halves(data, self._workers())
+        head = entry_header(TYPES[kind], len(data))
+        halves = deflate_halves(data, _workers(os.getpid()))
         self._later(lambda: [_packed(oid, head + halves())])
 
     def _compress_behind(self, batch: list[tuple[Kind, Oid, bytes]]) -> None:
-        self._later(self._workers().submit(_compress_all, batch).result)
-
-    def _workers(self) -> ThreadPoolExecutor:
-        if self._pool is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="turnmark-deflate")
-        return self._pool
+        self._later(_workers(os.getpid()).submit(_compress_all, batch).result)
 
     def _later(self, result: Callable[[], list[Packed]]) -> None:
         self._ahead.append(result)
@@ -308,7 +312,7 @@ class PackWriter:
     def _flush(self) -> None:
         data = b"".join(self._out)
         begin = HEADER_BYTES if not self._flushed else 0
-        self._crc, self._flushed = zlib.crc32(data[begin:], self._crc), True
+        self._crc, self._flushed = crc32(data[begin:], self._crc), True
         self.disk.write(self._fd, data)
         self._out, self._buffered = [], 0
 
@@ -328,16 +332,14 @@ class PackWriter:
         return trailer
 
     def _seal_in_memory(self, header: bytes) -> bytes:
-        body = b"".join([header, *self._out[1:]])
-        trailer = hashlib.sha1(body, usedforsecurity=False).digest()
-        self.disk.write(self._fd, body + trailer)
+        self.written = bytearray().join([header, *self._out[1:]])
+        trailer = hashlib.sha1(self.written, usedforsecurity=False).digest()
+        self.written += trailer
+        self.disk.write(self._fd, self.written)
         self._out, self._buffered = [], 0
         return trailer
 
     def _close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
         if self._fd >= 0:
             self.disk.close(self._fd)
             self._fd = -1
@@ -367,7 +369,7 @@ def recompressed(oid: Oid, header: bytes, stream: bytes) -> bytes:
 
 
 def _packed(oid: Oid, entry: bytes) -> Packed:
-    return oid, zlib.crc32(entry), entry
+    return oid, crc32(entry), entry
 
 
 def _sums_of(disk: Disk, fd: int, size: int) -> tuple[bytes, int]:
@@ -378,7 +380,7 @@ def _sums_of(disk: Disk, fd: int, size: int) -> tuple[bytes, int]:
         if not part:
             break
         digest.update(part)
-        crc = zlib.crc32(part[max(0, HEADER_BYTES - at) :], crc)
+        crc = crc32(part[max(0, HEADER_BYTES - at) :], crc)
         at += len(part)
     return digest.digest(), crc
 
@@ -579,8 +581,11 @@ class Pack:
             raise Damaged(f"{self.path}.pack holds an object of the wrong size.", HINT)
         return data
 
-    def check(self) -> None:
-        """Reads the whole pack and its index back and compares both trailers."""
+    def check(self, written: bytearray | None = None) -> None:
+        """Reads the whole pack and its index back and compares both trailers.
+
+        With what was written to the pack, if that is still held, it is compared byte by byte.
+        """
         index = self._idx[:]
         if hashlib.sha1(index[:-20], usedforsecurity=False).digest() != index[-20:]:
             raise Damaged(f"The index {self.path}.idx does not match its check sum.", HINT)
@@ -590,8 +595,13 @@ class Pack:
             if size < 32 or head != b"PACK" + struct.pack(">II", 2, self.count):
                 raise Damaged(f"{self.path}.pack does not match its index.", HINT)
             trailer = self.disk.pread(fd, 20, size - 20)
-            if trailer != index[-40:-20] or _sums_of(self.disk, fd, size - 20)[0] != trailer:
+            if trailer != index[-40:-20] or not self._is_whole(fd, size, trailer, written):
                 raise Damaged(f"{self.path}.pack does not match its check sum.", HINT)
+
+    def _is_whole(self, fd: int, size: int, trailer: bytes, written: bytearray | None) -> bool:
+        if written:
+            return self.disk.read_all(fd, len(written)) == written
+        return _sums_of(self.disk, fd, size - 20)[0] == trailer
 
     def spans(self) -> Iterator[tuple[Oid, int, int]]:
         """Every entry in the order of the file: its id, and where its bytes begin and end."""

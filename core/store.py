@@ -566,7 +566,8 @@ class Writer:
         self.objects = 0
         self.size = 0
         self._pack: PackWriter | None = None
-        self._finished: list[str] = []
+        self._finished: dict[str, bytearray] = {}
+        """The paths of packs, and what was written to them."""
         self._written: set[Oid] = set()
         self._ready: list[Ready] = []
         self._open = ExitStack()
@@ -605,7 +606,7 @@ class Writer:
         pack = self._pack
         if pack is None:
             return
-        self._finished.append(pack.finish(sync=True, along=along))
+        self._finished[pack.finish(sync=True, along=along)] = pack.written
         self.size += pack.size
         self._written.update(pack.entries)
         self._pack = None
@@ -626,11 +627,11 @@ class Writer:
             self.store.disk.sync_dir(f"{self.store.base}/objects/pack")
         self._remember_unsynced(sync=sync)
         packs = [self.store.open_pack(path) for path in self._finished]
-        for pack in packs:
-            pack.check()
+        for pack, written in zip(packs, self._finished.values(), strict=True):
+            pack.check(written)
         self.store.add_packs(packs)
-        stored = Stored(self._finished, self.objects, self.size)
-        self._finished = []
+        stored = Stored(list(self._finished), self.objects, self.size)
+        self._finished = {}
         return stored
 
     def _remember_unsynced(self, *, sync: bool) -> None:
