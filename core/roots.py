@@ -40,10 +40,21 @@ def root_of(path: bytes) -> Root:
     return Root(path, hashlib.sha256(path).hexdigest()[:16])
 
 
+def can_be_path(text: str) -> bool:
+    """Not: an empty one, one with a NUL, or with what no file name can be."""
+    try:
+        return bool(text) and b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
 def check_root(disk: Disk, path: str, *, home: str, store: str) -> Root:
     """The root for a path that a user named; a dangerous or impossible one is refused."""
-    if not path or "\0" in path:
-        raise BadInput("The path of the workspace is empty or holds a NUL.", "Name a directory.")
+    if not can_be_path(path):
+        raise BadInput(
+            "The path of the workspace is empty or holds a NUL, or half a character.",
+            "Name a directory.",
+        )
     resolved = os.path.realpath(os.fsencode(path))
     _check_directory(disk, resolved, path)
     reason = _refusal(disk, resolved, os.fsencode(home), os.fsencode(store))

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from core.errors import TurnmarkError
+from core.errors import BadInput, TurnmarkError
 from tests.live import Live, until
 from watcher.address import place_for_socket
 from watcher.agents import client
@@ -415,3 +415,11 @@ def test_halves_of_spooled_events_do_not_pile_up(live, work):
     live.up()
     until(lambda: not old.exists())
     assert fresh.exists()
+
+
+@pytest.mark.parametrize("cwd", ["/tmp/a\0b", "/tmp/half a pair \ud83d"])
+def test_a_directory_that_cannot_be_is_nobodys_error(agent, cwd):
+    assert agent.say("UserPromptSubmit", prompt="x", prompt_id="p1", cwd=cwd) == ""
+    with pytest.raises(BadInput, match="half a character"):
+        agent.live.call("watch", dirs=[cwd])
+    assert "bug" not in agent.live.log.lower()

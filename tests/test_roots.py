@@ -73,7 +73,7 @@ def test_everything_on_the_list_is_refused_where_it_exists(base: Path, path: byt
         refused(os.fsdecode(path), base, "cannot be a workspace|cannot be read")
 
 
-@pytest.mark.parametrize("path", ["", "\0", "a\0b"])
+@pytest.mark.parametrize("path", ["", "\0", "a\0b", "a\ud83d"])
 def test_no_path_at_all_is_refused(base: Path, path: str) -> None:
     refused(path, base, "empty or holds a NUL")
 

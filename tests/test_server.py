@@ -98,6 +98,17 @@ def test_requests_are_answered(dial):
     assert client.call("b") == {"method": "b"}
 
 
+def test_an_id_of_null_is_answered_and_none_at_all_is_not(dial):
+    link = dial(raw=True)
+    for message in ({"method": "a"}, {"method": "b", "id": None}, {"method": "c", "id": 1}):
+        link.sendall(json.dumps(message).encode() + b"\n")
+    link.shutdown(socket.SHUT_WR)
+    assert [(answer["id"], answer["result"]["method"]) for answer in said(link)] == [
+        (None, "b"),
+        (1, "c"),
+    ]
+
+
 def test_only_the_owner_may_use_the_socket(server):
     assert stat.S_IMODE(os.lstat(server.path).st_mode) == 0o600
 

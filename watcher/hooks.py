@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import BadInput, TurnmarkError
+from core.roots import can_be_path
 from core.turns import label_of
 
 from . import agents
@@ -227,7 +228,7 @@ class Hooks:
 
     def _roots(self, event: AgentEvent) -> list[str]:
         """The watched directory that holds the agent's own, else that one if it may be watched."""
-        if not os.path.isabs(event.cwd):
+        if not os.path.isabs(event.cwd) or not can_be_path(event.cwd):
             return []
         watching, path = self.sessions.watching, os.path.realpath(event.cwd)
         roots = [workspace.root.shown for workspace in watching.all()]

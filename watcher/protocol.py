@@ -93,11 +93,12 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one side asks of the other; without an id nobody waits for an answer."""
+    """What one side asks of the other; without an id, be it null, nobody waits for an answer."""
 
     method: str
     params: Mapping[str, Any]
     id: int | str | None = None
+    answered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def decode_request(line: bytes) -> Request:
         raise ProtocolError(INVALID, "There is no method.", number)
     if not isinstance(params, dict):
         raise ProtocolError(PARAMS, "The params are not an object.", number)
-    return Request(method, params, number)
+    return Request(method, params, number, answered="id" in message)
 
 
 def decode_answer(line: bytes) -> Response | Request:

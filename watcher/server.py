@@ -322,7 +322,7 @@ class Server:
                 raise
             return Response(error.request, fault=Fault(error.code, error.message))
         response = self._respond(connection, request)
-        return None if request.id is None else response
+        return response if request.answered else None
 
     def _respond(self, connection: Connection, request: Request) -> Response:
         try:
@@ -343,12 +343,16 @@ class Server:
 
 def _listen(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    if os.path.lexists(path):
-        os.unlink(path)
-    listener.bind(os.fsencode(path))
-    os.chmod(path, 0o600)
-    listener.listen(128)
-    listener.setblocking(False)
+    try:
+        if os.path.lexists(path):
+            os.unlink(path)
+        listener.bind(os.fsencode(path))
+        os.chmod(path, 0o600)
+        listener.listen(128)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 

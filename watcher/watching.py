@@ -14,7 +14,7 @@ from core.disk import REAL
 from core.errors import TurnmarkError
 from core.model import RelPath, show_path
 from core.recorder import Recorder
-from core.roots import Root, check_root, root_of
+from core.roots import Root, can_be_path, check_root, root_of
 
 from .config import Config
 from .context import Context
@@ -57,6 +57,8 @@ class Watching:
         self.items: dict[str, Item] = {}
         self.refused: dict[str, str] = {}
         self._dropped: set[str] = set()
+        self._leaving: dict[str, Workspace] = {}
+        """Those that nobody wants any more, until they have committed what was pending."""
         self._changing = threading.RLock()
 
     # Who is watched
@@ -78,8 +80,9 @@ class Watching:
                     item.holders.clear()
             for root in wanted.values():
                 self._hold(root, CONFIG)
-            self._let_go()
+            gone = self._let_go()
             self._settle()
+        self._see_off(gone)
 
     def _configured(self, config: Config) -> dict[str, Root]:
         self.refused = {}
@@ -100,6 +103,8 @@ class Watching:
         return check_root(REAL, path, home=home, store=store)
 
     def watch(self, path: str, holder: str) -> Workspace:
+        if (before := self._leaving.get(_id(path))) is not None:
+            before.join(STOP_SECONDS)  # here, where nobody else has to wait for it as well
         with self._changing:
             if not self.config.enabled:
                 raise TurnmarkError(
@@ -122,23 +127,28 @@ class Watching:
         """For everybody, until the configuration changes; whether it was watched."""
         with self._changing:
             item = self._item(path)
-            if item is not None:
-                self._dropped.add(item.workspace.root.id)
-                item.holders.clear()
-                self._let_go()
-                self._settle()
-            return item is not None
+            if item is None:
+                return False
+            self._dropped.add(item.workspace.root.id)
+            item.holders.clear()
+            gone = self._let_go()
+            self._settle()
+        self._see_off(gone)
+        return True
 
     def release(self, holder: str) -> None:
         """Lets go of what only this holder wanted watched."""
         with self._changing:
             for item in self.items.values():
                 item.holders.discard(holder)
-            self._let_go()
+            gone = self._let_go()
             self._settle()
+        self._see_off(gone)
 
     def _hold(self, root: Root, holder: str) -> None:
         if root.id not in self.items:
+            if (before := self._leaving.pop(root.id, None)) is not None:
+                before.join(STOP_SECONDS)
             settings = self._settings(root, [item.workspace.root for item in self.items.values()])
             base = str(self.context.store_path)
             workspace = Workspace(base, root, settings, self.hub, self.notify, self.looked)
@@ -146,11 +156,21 @@ class Watching:
             workspace.start()
         self.items[root.id].holders.add(holder)
 
-    def _let_go(self) -> None:
-        """Before anybody else may watch the same directory its last snapshot is waited for."""
+    def _let_go(self) -> list[Workspace]:
+        """They end by themselves, and are waited for once others may go on."""
         gone = [name for name, item in self.items.items() if not item.holders]
         stopped = [self.items.pop(name).workspace for name in gone]
+        for workspace in stopped:
+            workspace.stop()
+        self._leaving |= {workspace.root.id: workspace for workspace in stopped}
+        return stopped
+
+    def _see_off(self, stopped: list[Workspace]) -> None:
         _stop(stopped, STOP_SECONDS)
+        with self._changing:
+            for workspace in stopped:
+                if self._leaving.get(workspace.root.id) is workspace:
+                    del self._leaving[workspace.root.id]
 
     def _settle(self) -> None:
         """A workspace does not look into the ones that lie in it."""
@@ -182,8 +202,7 @@ class Watching:
         return item.workspace if item is not None else None
 
     def _item(self, path: str) -> Item | None:
-        named = os.fsencode(path)
-        return None if b"\0" in named else self.items.get(root_of(os.path.realpath(named)).id)
+        return self.items.get(_id(path))
 
     def all(self) -> list[Workspace]:
         return [item.workspace for item in list(self.items.values())]
@@ -213,7 +232,12 @@ class Watching:
 
     def stop(self, seconds: float) -> bool:
         with self._changing:
-            return _stop(self.all(), seconds)
+            return _stop([*self._leaving.values(), *self.all()], seconds)
+
+
+def _id(path: str) -> str:
+    """Of the workspace whose root it is, if it is one; what cannot be a path is none."""
+    return root_of(os.path.realpath(os.fsencode(path))).id if can_be_path(path) else ""
 
 
 def _stop(workspaces: list[Workspace], seconds: float) -> bool:
