@@ -28,7 +28,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -247,10 +247,9 @@ class Staging:
             out += [(at, name) for name in names if at != self.fd or name not in self._parts]
         return out
 
-    def remove(self, names: Iterable[tuple[int, bytes]]) -> None:
+    def remove(self, names: Sequence[tuple[int, bytes]]) -> None:
         """Unlinks the names, then plain rmdir: what is not empty stays for the next command."""
-        for at, name in names:
-            self.disk.unlink(name, at)
+        self.disk.unlink_all(names)
         for part in self._parts:
             self.disk.rmdir(part, self.fd)
         with self._writable_root():
@@ -326,12 +325,12 @@ class Transaction:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with self.disk.opened(name, flags, 0o600, self.staging.new) as fd:
             self.disk.write(fd, data)
-            self._own(fd, [step.path, *parents(step.path)])
+            self._own(fd, itertools.chain((step.path,), parents(step.path)))
             self.disk.chmod(fd, 0o600 if step.new.mode is None else step.new.mode)
             if sync:
                 self.disk.fsync(fd)
 
-    def _own(self, fd: int, like: list[RelPath]) -> None:
+    def _own(self, fd: int, like: Iterable[RelPath]) -> None:
         """Root gives a file to the owner of what it replaces, or of the directory it comes to."""
         if os.geteuid() != 0:
             return

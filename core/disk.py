@@ -15,15 +15,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from queue import SimpleQueue
 from typing import Any
 
 Name = bytes | str
+Act = Callable[[], object]
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 CHUNK = 1 << 20
 LOCK_FIRST, LOCK_STEP = 0.0003, 0.005
-SYNCERS = 4
+HELPERS = 4
+ALONE_BELOW = 64
+"""So few names are gone before helpers would have begun."""
 NO_ATIME = getattr(os, "O_NOATIME", 0)
 UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -43,28 +46,45 @@ def _libc() -> Any:
     return _ctypes().CDLL(None, use_errno=True)
 
 
-class _Syncers:
-    """Owns threads that sync files side by side: what waits at the same time, a journal writes at
-    once (four files, their names and a busy disk: 3 ms instead of 8)."""
+class _Helpers:
+    """Owns threads for calls that wait side by side. What is synced at the same time, a journal
+    writes at once (four files, their names and a busy disk: 3 ms instead of 8); and two that
+    unlink are three times as fast as one."""
 
     def __init__(self) -> None:
-        self.tasks: SimpleQueue[tuple[Callable[[int], None], int, SimpleQueue[Any]]] = SimpleQueue()
-        for _ in range(SYNCERS):
-            threading.Thread(target=self._work, name="turnmark-sync", daemon=True).start()
+        self.tasks: SimpleQueue[tuple[Act, SimpleQueue[BaseException | None]]] = SimpleQueue()
+        for _ in range(HELPERS):
+            threading.Thread(target=self._work, name="turnmark-disk", daemon=True).start()
 
     def _work(self) -> None:
         while True:
-            sync, fd, done = self.tasks.get()
+            act, done = self.tasks.get()
             try:
-                done.put(sync(fd))
+                act()
             except BaseException as error:  # noqa: BLE001 - for whoever waits
                 done.put(error)
+            else:
+                done.put(None)
 
 
 @cache
-def _syncers(process: int) -> _Syncers:
+def _helpers(process: int) -> _Helpers:
     """Of this process: threads do not come along when it forks."""
-    return _Syncers()
+    return _Helpers()
+
+
+def _side_by_side(acts: Sequence[Act]) -> None:
+    """The first by whoever asks, the others by helpers; all have ended when an error is raised."""
+    done: SimpleQueue[BaseException | None] = SimpleQueue()
+    for act in acts[1:]:
+        _helpers(os.getpid()).tasks.put((act, done))
+    try:
+        for act in acts[:1]:
+            act()
+    finally:
+        found = [done.get() for _ in acts[1:]]
+    for error in filter(None, found):
+        raise error
 
 
 class Disk:
@@ -187,16 +207,16 @@ class Disk:
 
     def sync_all(self, fds: Sequence[int]) -> None:
         """Syncs several files, in no order; all have been tried before an error is raised."""
-        done: SimpleQueue[BaseException | None] = SimpleQueue()
-        for fd in fds[1:]:
-            _syncers(os.getpid()).tasks.put((self.fsync, fd, done))
-        try:
-            for fd in fds[:1]:
-                self.fsync(fd)
-        finally:
-            found = [done.get() for _ in fds[1:]]
-        for error in filter(None, found):
-            raise error
+        _side_by_side([partial(self.fsync, fd) for fd in fds])
+
+    def unlink_all(self, names: Sequence[tuple[int, bytes]]) -> None:
+        """Unlinks names of open directories, in no order; some may be left after an error."""
+        parts = 1 if len(names) < ALONE_BELOW else HELPERS
+        _side_by_side([partial(self._unlink_each, names[at::parts]) for at in range(parts)])
+
+    def _unlink_each(self, names: Sequence[tuple[int, bytes]]) -> None:
+        for at, name in names:
+            self.unlink(name, at)
 
     def write(self, fd: int, data: bytes | bytearray) -> None:
         view = memoryview(data)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import groupby
 
 from .attribution import PERSON, UNKNOWN, Interval, Makers, by_path, intervals
@@ -97,8 +97,7 @@ class Edits:
             return self.now
         snapshot = read_snapshot(self.history.store, oid)
         if snapshot.about not in self._alike:
-            state = self.state_of(snapshot)
-            self._alike[snapshot.about] = replace(state, read_tree=cache(state.read_tree))
+            self._alike[snapshot.about] = self.state_of(snapshot).reading_once()
         return replace(self._alike[snapshot.about], files=snapshot.files)
 
     def _state(self, oid: Oid | None) -> State | None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal, NamedTuple
 
 from .about import About
@@ -97,6 +98,10 @@ class State:
     about: About
     read_tree: ReadTree
     read_blob: ReadBlob
+
+    def reading_once(self) -> State:
+        """The same, for whoever comes to the same trees more than once."""
+        return replace(self, read_tree=cache(self.read_tree))
 
     def gitignore_of(self, directory: RelPath) -> bytes | None:
         entry = entry_at(self.read_tree, self.files, join(directory, b".gitignore"))

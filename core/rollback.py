@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 from .apply import Journal, JournalFile, Staging
@@ -127,8 +126,10 @@ def prepare(recorder: Recorder, request: Request) -> Ready:
 
 def _plan(recorder: Recorder, request: Request, now: State, then: State) -> Result:
     """What would be done, and what of it the person may not expect."""
+    now, then = now.reading_once(), then.reading_once()
     plan = make_plan(now, then, request.target, request.paths)
-    others = _by_no_agent(recorder, request, now, plan) if request.op != "revert" else {}
+    asked = request.op != "revert"
+    others = _by_no_agent(recorder, request, now, then, plan) if asked else {}
     if request.mine_stays and others:
         stays = {path: MINE if maker == PERSON else UNATTRIBUTED for path, maker in others.items()}
         plan = make_plan(now, then, request.target, request.paths, stays)
@@ -170,12 +171,15 @@ def _git_moved(recorder: Recorder, request: Request) -> Iterator[str]:
 
 
 def _by_no_agent(
-    recorder: Recorder, request: Request, now: State, plan: Plan
+    recorder: Recorder, request: Request, now: State, then: State, plan: Plan
 ) -> dict[RelPath, Maker]:
     """Of what the point has otherwise: the edits of the person, and of nobody knows whom."""
     store = recorder.store
-    history = History(store, recorder.root.id)
-    edits = Edits(history, partial(stored_state, store), now, recorder.marks())
+
+    def state_of(snapshot: Snapshot) -> State:
+        return replace(stored_state(store, snapshot), read_tree=then.read_tree)
+
+    edits = Edits(History(store, recorder.root.id), state_of, now, recorder.marks())
     differing = {step.path for step in plan.steps} | {left.path for left in plan.kept}
     try:
         return edits.by_no_agent(request.target, differing)

@@ -96,6 +96,8 @@ class Frame:
     stats: array[int]
     left_out: GapReason | None = None
     same: bool = False
+    spliced: bool = False
+    """`old` is what was recorded, but for the new contents of files that were read since."""
     entries: dict[bytes, Entry] = field(default_factory=dict)
     perms: dict[bytes, int] = field(default_factory=dict)
     gaps: dict[bytes, GapReason] = field(default_factory=dict)
@@ -203,7 +205,7 @@ class Look:
             stack.pop()
             if not stack:
                 return found
-            self._take(stack[-1], _outcome(frame, found))
+            self._take(stack[-1], self._outcome(frame, found))
 
     def _enter_child(self, frame: Frame, name: bytes) -> Frame | None:
         """None where nothing is left to look at, and the parent knows."""
@@ -247,9 +249,36 @@ class Look:
         if old is not None and self.tree.trusted and _is_same(old, mode, rules, listed):
             frame.same = True
             frame.todo = old.entered()[::-1]
+        elif (spliced := self._with_new_contents(frame, listed)) is not None:
+            frame.old, frame.same, frame.spliced = spliced, True, True
+            frame.todo = spliced.entered()[::-1]
         else:
             self._look_at_all(frame, fd)
         return frame
+
+    def _with_new_contents(self, frame: Frame, listed: Listing) -> Dir | None:
+        """The record of a directory in which only files have other contents than on record.
+
+        None where more is new, or may be: then every name is looked at by itself.
+        """
+        old, rules = frame.old, frame.rules
+        if old is None or not old.raw or not self.tree.trusted or self.tree.usual is None:
+            return None
+        if rules.fingerprint != old.rules or os.fsencode("\0".join(listed[0])) != old.names:
+            return None
+        was, now = array("q", old.stats), listed[1]
+        differing = {
+            os.fsencode(name)
+            for name, at in zip(listed[0], range(0, len(now), WIDTH), strict=True)
+            if was[at : at + WIDTH] != now[at : at + WIDTH]
+        }
+        try:
+            raw, stats = self._with_files(frame.path, rules, old, old.raw, differing)
+        except (OSError, NotAFile):
+            return None
+        if raw is None:
+            return None
+        return old._replace(oid=hash_object("tree", raw), raw=raw, stats=stats)
 
     def _same_leaf(self, path: RelPath, fd: int, listed: Listing, rules: DirRules) -> Dir | None:
         """What is on record of a directory without directories, if it still is so: most are."""
@@ -592,16 +621,28 @@ class Look:
     def _finish(self, frame: Frame) -> Dir:
         old = frame.old
         if frame.same and old is not None:
-            return old
+            return self._finish_spliced(frame, old) if frame.spliced else old
         raw = encode_tree(frame.entries.items())
         oid = hash_object("tree", raw) if raw else EMPTY_TREE
-        if raw and not (self.tree.trusted and old is not None and old.oid == oid):
+        recorded = self.tree.get(frame.path)
+        if raw and not (self.tree.trusted and recorded is not None and recorded.oid == oid):
             self.sink.add("tree", raw, oid)
         found = self._record(frame, raw, oid)
         self._count(frame, found)
-        if found != old:
+        if found != recorded:
             self.changes[frame.path] = found
         return found
+
+    def _finish_spliced(self, frame: Frame, found: Dir) -> Dir:
+        recorded = self.tree.get(frame.path)
+        if recorded is None or found.oid != recorded.oid:
+            self.sink.add("tree", found.raw, found.oid)
+        if found != recorded:
+            self.changes[frame.path] = found
+        return found
+
+    def _outcome(self, frame: Frame, found: Dir) -> Outcome:
+        return Outcome(frame.path, self.tree.get(frame.path), frame.left_out, found)
 
     def _record(self, frame: Frame, raw: bytes, oid: Oid) -> Dir:
         mode = frame.mode if frame.mode != self.usual.dir else None
@@ -698,7 +739,7 @@ class Look:
                 if error.errno not in GONE:
                     raise
                 return False
-            done[path] = _outcome(frame, self._finish(frame))
+            done[path] = self._outcome(frame, self._finish(frame))
             pending.ask_parent(path, look=False)
         return True
 
@@ -852,7 +893,7 @@ class Look:
         if name in frame.inside:
             child = self._enter_child(frame, name)
             if child is not None:
-                self._take(frame, _outcome(child, self._visit(child)))
+                self._take(frame, self._outcome(child, self._visit(child)))
         elif was_inside:
             self._forget(join(frame.path, name))
 
@@ -915,10 +956,6 @@ def _is_same(old: Dir, mode: int, rules: DirRules, listed: Listing) -> bool:
         and listed[1].tobytes() == old.stats
         and os.fsencode("\0".join(listed[0])) == old.names
     )
-
-
-def _outcome(frame: Frame, found: Dir) -> Outcome:
-    return Outcome(frame.path, frame.old, frame.left_out, found)
 
 
 def _noted_anew(path: RelPath, found: Dir, old: Usual, usual: Usual) -> Dir:
