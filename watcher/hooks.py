@@ -33,6 +33,7 @@ from .workspace import Workspace
 log = logging.getLogger(__name__)
 
 Params = Mapping[str, Any]
+Call = tuple[object, ...]
 
 REPEAT_SECONDS = 10.0
 LATE_SECONDS = 1.0
@@ -53,6 +54,10 @@ class Last:
     time: float
 
 
+class NotNow(TurnmarkError):
+    """What came to nothing because the service ends, or is still being done, must stay spooled."""
+
+
 class Hooks:
     """Owns the memory of which events came a moment ago, and the directory of those left there."""
 
@@ -60,7 +65,8 @@ class Hooks:
         self.sessions = sessions
         self.spool = spool
         self._last: dict[tuple[str, str], Last] = {}
-        self._known: dict[tuple[object, ...], None] = {}
+        self._known: dict[Call, bool] = {}
+        """The events that came, and whether what they ask for has been done."""
         self._begins: dict[str, frozenset[tuple[str, int, int]]] = {}
         self._went_back: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -70,41 +76,64 @@ class Hooks:
     def answer(self, params: Params, gone: Gone = nobody, *, older: bool = False) -> dict[str, Any]:
         """What the hook is to print, if anything."""
         spooled = text(params, "spooled")
-        params = self._fetched(spooled) if spooled else params
+        if not spooled:
+            return self._answer(params, gone, older=older)
+        path, keep = self._payload(spooled), False
+        try:
+            return self._answer(_read(path), gone, older=older)
+        except NotNow:
+            keep = True
+            raise
+        finally:
+            if not keep:
+                path.unlink(missing_ok=True)
+
+    def _answer(self, params: Params, gone: Gone, *, older: bool) -> dict[str, Any]:
         event = event_of(params)
         if event.kind not in ("none", "tool") and not older:
             self._hear_older(event.session)
-        if event.kind == "none" or self._has_come(event, params) or self._is_repeated(event):
+        call = _call_of(event, params)
+        if event.kind == "none" or self._has_come(call) or self._is_repeated(event):
             return {}
         try:
             words = self._act(event, params, gone)
+        except NotNow:
+            with self._lock:
+                self._known.pop(call, None)
+                self._last.pop((event.agent, event.session), None)
+            raise
         except TurnmarkError as error:
             log.info("%s of %s: %s", event.kind, event.session, error.message)
-            return {}
+            words = ""
+        self._is_done(call)
         known = agents.AGENTS[event.agent]
         said = known.tell(text(params, "event"), words) if words else ""
         return {"out": base64.b64encode(said.encode()).decode()} if said else {}
 
-    def _fetched(self, name: str) -> Params:
-        """An event too large for a request; the hook wrote it to a file instead."""
+    def _payload(self, name: str) -> Path:
+        """Of an event too large for a request; the hook wrote it to a file instead."""
         if os.path.basename(name) != name or name.startswith("."):
             raise BadInput(f"'{name[:100]}' is no name of a spooled event.", "")
-        path = self.spool / name
-        try:
-            return _read(path)
-        finally:
-            path.unlink(missing_ok=True)
+        return self.spool / name
 
-    def _has_come(self, event: AgentEvent, params: Params) -> bool:
+    def _has_come(self, call: Call) -> bool:
         """The very same: a hook that had no answer in time has spooled it as well."""
-        call = (event.agent, event.session, event.kind, params.get("time_ns"), params.get("pid"))
-        if not all(isinstance(part, str | int) for part in call):
+        if not call:
             return False
         with self._lock:
-            known = call in self._known
-            self._known[call] = None
-            _forget(self._known)
-        return known
+            done = self._known.get(call)
+            if done is None:
+                self._known[call] = False
+                _forget(self._known)
+                return False
+        if not done:
+            raise NotNow("This event is being dealt with.")
+        return True
+
+    def _is_done(self, call: Call) -> None:
+        with self._lock:
+            if call in self._known:
+                self._known[call] = True
 
     def _is_repeated(self, event: AgentEvent) -> bool:
         """The same event twice: installed for user and project, or read by another agent too."""
@@ -177,7 +206,7 @@ class Hooks:
             "dirs": roots,
             "late_after_ns": _late_after(params),
         }
-        _log_errors(event, self.sessions.begin(given, gone))
+        self._note_errors(event, self.sessions.begin(given, gone))
 
     def _end(self, event: AgentEvent, params: Params, gone: Gone) -> None:
         if event.ends_only and event.session not in self._begins:
@@ -204,12 +233,18 @@ class Hooks:
             if event.session in self.sessions.all:
                 for root in roots:
                     watching.watch(root, f"session:{event.session}")
-            _log_errors(event, self.sessions.end({**given, "dirs": roots}, gone))
+            self._note_errors(event, self.sessions.end({**given, "dirs": roots}, gone))
         finally:
             if roots:
                 watching.release(holder)
         for workspace in self._workspaces(event.session):
             workspace.because("")
+
+    def _note_errors(self, event: AgentEvent, answer: Mapping[str, Any]) -> None:
+        for error in answer["errors"]:
+            log.info("%s of %s: %s: %s", event.kind, event.session, error["dir"], error["error"])
+        if answer["errors"] and self.sessions.watching.ending:
+            raise NotNow("The service ends; the next one will hear of this.")
 
     def _close(self, event: AgentEvent) -> None:
         self._begins.pop(event.session, None)
@@ -292,10 +327,18 @@ class Hooks:
                 if path.exists() and _age(params) < OLD_SECONDS:
                     self.answer(params, older=True)
                 path.unlink(missing_ok=True)
+        except NotNow:
+            return
         except Exception as error:  # noqa: BLE001 - anything may lie there, and it must go
             if path.exists():
                 log.warning("the event %s is dropped: %s", path.name, error)
                 path.unlink(missing_ok=True)
+
+
+def _call_of(event: AgentEvent, params: Params) -> Call:
+    """What tells one call of a hook from all others; nothing where it does not say."""
+    call = (event.agent, event.session, event.kind, params.get("time_ns"), params.get("pid"))
+    return call if all(isinstance(part, str | int) for part in call) else ()
 
 
 def event_of(params: Params) -> AgentEvent:
@@ -346,11 +389,6 @@ def _late_after(params: Params) -> int:
         return 0
     spooled = _age(params) > LATE_SECONDS
     return then if spooled else then + wait * 1_000_000
-
-
-def _log_errors(event: AgentEvent, answer: Mapping[str, Any]) -> None:
-    for error in answer["errors"]:
-        log.info("%s of %s: %s: %s", event.kind, event.session, error["dir"], error["error"])
 
 
 def _forget(known: dict[Any, Any]) -> None:

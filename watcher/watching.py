@@ -56,6 +56,8 @@ class Watching:
         self.listed = self.config.listed()
         self.items: dict[str, Item] = {}
         self.refused: dict[str, str] = {}
+        self.ending = False
+        """From when on nothing more is done; what is asked then is to be asked of the next."""
         self._dropped: set[str] = set()
         self._leaving: dict[str, Workspace] = {}
         """Those that nobody wants any more, until they have committed what was pending."""
@@ -231,6 +233,7 @@ class Watching:
         return row
 
     def stop(self, seconds: float) -> bool:
+        self.ending = True
         with self._changing:
             return _stop([*self._leaving.values(), *self.all()], seconds)
 
