@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from .model import EMPTY_TREE, ROOT, TREE, Change, Entry, Oid, RelPath, is_within, join
-from .objects import parse_tree
+from .objects import named_entries, parse_tree, split_tree
 
 ReadTree = Callable[[Oid], bytes]
 
@@ -28,16 +28,26 @@ def tree_changes(read_old: ReadTree, read_new: ReadTree, old: Oid, new: Oid) -> 
         path, one, other = waiting.pop()
         if one == other:
             continue
-        before, after = _entries(read_old, one), _entries(read_new, other)
-        for name in sorted(before.keys() | after.keys()):
-            was, now = before.get(name), after.get(name)
-            if was == now:
-                continue
+        for name, was, now in differing(_raw(read_old, one), _raw(read_new, other)):
             here = join(path, name)
             if _is_tree(was) or _is_tree(now):
                 waiting.append((here, _subtree(was), _subtree(now)))
             if not (_is_tree(was) and _is_tree(now)):
                 yield Change(here, was, now)
+
+
+def differing(old: bytes, new: bytes) -> Iterator[tuple[bytes, Entry | None, Entry | None]]:
+    """The names that two trees have otherwise, in order; only their entries are taken apart."""
+    was, now = set(split_tree(old)), set(split_tree(new))
+    before, after = named_entries(was - now), named_entries(now - was)
+    for name in sorted(before.keys() | after.keys()):
+        one, other = before.get(name), after.get(name)
+        if one != other:
+            yield name, one, other
+
+
+def _raw(read: ReadTree, oid: Oid) -> bytes:
+    return b"" if oid == EMPTY_TREE else read(oid)
 
 
 def _entries(read: ReadTree, oid: Oid) -> dict[bytes, Entry]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Literal, get_args
 
 from .errors import Damaged
@@ -11,7 +13,10 @@ from .model import EXEC, FILE, LINK, TREE, Entry, Oid
 
 Kind = Literal["commit", "tree", "blob", "tag"]
 IDENTITY = b"turnmark <turnmark@localhost>"
+RawEntry = tuple[bytes, bytes, bytes]
 MODES = {b"%o" % mode: mode for mode in (FILE, EXEC, LINK, TREE)}
+"""Old versions of git wrote others as well."""
+_ENTRY = re.compile(rb"([0-9]+) ([^\0/]+)\0(.{20})", re.DOTALL)
 NO_NAMES = frozenset({b"", b".", b".."})
 _HEADS: dict[Kind, bytes] = {k: b"%s %%d\0" % k.encode() for k in get_args(Kind)}
 
@@ -32,25 +37,27 @@ def is_inside(path: bytes) -> bool:
     return not path or all(map(is_name, path.split(b"/")))
 
 
-def parse_tree(raw: bytes) -> dict[bytes, Entry]:
-    """The entries of a tree, in git's order; no name in it leads out of its directory."""
-    out: dict[bytes, Entry] = {}
-    at, end, count = 0, len(raw), 0
+def split_tree(raw: bytes) -> list[RawEntry]:
+    """Mode, name and id of each entry, in git's order; no name leads out of its directory."""
+    found: list[RawEntry] = _ENTRY.findall(raw)
+    if sum(map(len, chain.from_iterable(found))) + 2 * len(found) != len(raw):
+        raise Damaged("A tree object cannot be parsed.", "Run `turnmark store verify`.")
+    names = {name for _, name, _ in found}
+    if len(names) != len(found) or not NO_NAMES.isdisjoint(names):
+        raise Damaged("A tree object holds impossible names.", "Run `turnmark store verify`.")
+    return found
+
+
+def named_entries(found: Iterable[RawEntry]) -> dict[bytes, Entry]:
     try:
-        while at < end:
-            space = raw.index(b" ", at)
-            nul = raw.index(b"\0", space)
-            mode = MODES.get(raw[at:space]) or _odd_mode(raw[at:space])
-            out[raw[space + 1 : nul]] = Entry(mode, Oid(raw[nul + 1 : nul + 21]))
-            at = nul + 21
-            count += 1
+        return {name: Entry(MODES.get(mode) or int(mode, 8), Oid(oid)) for mode, name, oid in found}
     except ValueError as error:
         raise Damaged("A tree object cannot be parsed.", "Run `turnmark store verify`.") from error
-    if at != end:
-        raise Damaged("A tree object is cut short.", "Run `turnmark store verify`.")
-    if len(out) != count or not NO_NAMES.isdisjoint(out) or b"/" in b"\0".join(out):
-        raise Damaged("A tree object holds impossible names.", "Run `turnmark store verify`.")
-    return out
+
+
+def parse_tree(raw: bytes) -> dict[bytes, Entry]:
+    """The entries of a tree, in git's order; no name in it leads out of its directory."""
+    return named_entries(split_tree(raw))
 
 
 def child_in(raw: bytes, name: bytes) -> Entry | None:
@@ -77,13 +84,6 @@ def child_in(raw: bytes, name: bytes) -> Entry | None:
 def _begins(raw: bytes, at: int) -> bool:
     """Whether an entry of a tree is bound to begin there."""
     return not at or (at > 20 and not raw[at - 21] and raw.find(b" ", at - 20, at) < 0)
-
-
-def _odd_mode(text: bytes) -> int:
-    """A mode as old versions of git wrote them; ValueError if it is none."""
-    if not text.isdigit():
-        raise ValueError(text)
-    return int(text, 8)
 
 
 def tree_order(item: tuple[bytes, Entry]) -> bytes:

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 from .about import About
-from .diff import ReadTree, dirs_of, entry_at, files_of, tree_changes
+from .diff import ReadTree, differing, dirs_of, entry_at, files_of, tree_changes
 from .model import (
     EMPTY_TREE,
     EXEC,
@@ -234,17 +234,16 @@ def _other_entries(
         here, one, other = waiting.pop()
         if one == other:
             continue
-        before, after = _entries(old, one), _entries(new, other)
-        for name in below.get(here, ()):
-            was, now = before.get(name), after.get(name)
-            if was != now:
+        names = below.get(here, set())
+        for name, was, now in differing(_raw(old, one), _raw(new, other)) if names else ():
+            if name in names:
                 path = join(here, name)
                 yield path, was, now
                 waiting.append((path, _tree_oid(was), _tree_oid(now)))
 
 
-def _entries(state: State, tree: Oid) -> dict[bytes, Entry]:
-    return {} if tree == EMPTY_TREE else parse_tree(state.read_tree(tree))
+def _raw(state: State, tree: Oid) -> bytes:
+    return b"" if tree == EMPTY_TREE else state.read_tree(tree)
 
 
 def _tree_oid(entry: Entry | None) -> Oid:
