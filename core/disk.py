@@ -13,8 +13,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from queue import SimpleQueue
 from typing import Any
@@ -260,6 +260,11 @@ class Disk:
     def sync_dir(self, name: Name, at: int | None = None) -> None:
         with self.opened(name, os.O_RDONLY | os.O_DIRECTORY, at=at) as fd:
             self.fsync(fd)
+
+    def sync_dirs(self, names: Iterable[str]) -> None:
+        with ExitStack() as opened:
+            flags = os.O_RDONLY | os.O_DIRECTORY
+            self.sync_all([opened.enter_context(self.opened(name, flags)) for name in names])
 
     @contextmanager
     def created(self, name: Name, data: bytes, mode: int = 0o600) -> Iterator[int]:

@@ -4,7 +4,8 @@ Order of one snapshot, and what is true if the process dies after each step:
 1. shared store lock, a look at the tree, new objects in a pack that nobody sees: nothing yet;
 2. pack and index synced, renamed, directory synced, read back: unreferenced objects, to be swept;
 3. the snapshot's reference: it exists; a mark that was asked for does not, and has no answer;
-4. the mark's reference: all done;
+4. the mark's reference, then both names synced: all done (before that, a power cut may leave either
+   name alone: nobody had an answer, and both name only what is durable);
 5. the records of what was seen are saved, once nobody waits: before that the next look is longer.
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -123,7 +123,7 @@ class RefStore:
         """Makes a reference that must not exist yet, in one step, and reads it back."""
         with self.ready(name, oid) as fresh:
             self.disk.fsync(fresh.fd)  # also without `sync`: its name may last, its content not
-            self.place(fresh, sync=sync)
+            self.place([fresh], sync=sync)
 
     @contextmanager
     def ready(self, name: str, oid: Oid) -> Iterator[Ready]:
@@ -135,15 +135,21 @@ class RefStore:
         finally:
             self.disk.discard(part)
 
-    def place(self, fresh: Ready, *, sync: bool) -> None:
-        """Gives it its name, which must be free, and reads it back."""
-        path = f"{self.base}/{fresh.name}"
-        self._make_dirs(os.path.dirname(fresh.name), sync)
-        self._link(fresh.part, path)
+    def place(self, fresh: Sequence[Ready], *, sync: bool) -> None:
+        """Gives each its name, which must be free; makes the names durable, and reads them back.
+
+        Together: each by itself would have to wait for the file system's journal once more. Whoever
+        is killed has made the first ones; after a power cut there may be any, as none is vouched
+        for yet, and each names only what is durable already.
+        """
+        for one in fresh:
+            self._make_dirs(os.path.dirname(one.name), sync)
+            self._link(one.part, f"{self.base}/{one.name}")
         if sync:
-            self.disk.sync_dir(os.path.dirname(path))
-        if self.read(fresh.name) != fresh.oid:  # it may have been folded at once
-            raise Damaged(f"The reference {fresh.name} was written but reads back otherwise.")
+            self.disk.sync_dirs({os.path.dirname(f"{self.base}/{one.name}") for one in fresh})
+        for one in fresh:
+            if self.read(one.name) != one.oid:  # it may have been folded at once
+                raise Damaged(f"The reference {one.name} was written but reads back otherwise.")
 
     def delete(self, names: Iterable[str]) -> None:
         """Removes references, from packed-refs first: a crash never brings old ones back."""

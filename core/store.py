@@ -646,9 +646,8 @@ class Writer:
             disk.discard(marker)
 
     def publish(self, *, sync: bool) -> None:
-        """Makes the references that were made ready, each durable before the next."""
-        for one in self._ready:
-            self.store.refs.place(one, sync=sync)
+        """Makes the references that were made ready."""
+        self.store.refs.place(self._ready, sync=sync)
         self._open.close()
         self._ready = []
 

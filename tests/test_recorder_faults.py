@@ -12,10 +12,12 @@ import pytest
 from core.diff import files_of
 from core.disk import Disk
 from core.errors import TurnmarkError
-from core.history import History, MarkSpec
+from core.history import History, MarkSpec, mark_ref, snapshot_ref
 from core.packs import PackWriter
 from core.recorder import Recorder, Taken
+from core.rollback import Request, rollback
 from core.store import Store
+from core.verify import verify
 from tests.faults import FaultyDisk, ShortDisk, dies, failing
 from tests.stores import ALL, Bench, fsck
 from tests.trees import build
@@ -83,6 +85,25 @@ def test_killed_at_any_write_leaves_a_store_that_just_works(tmp_path: Path) -> N
             assert at > 12
             return
         check_after(bench, None)
+
+
+@pytest.mark.parametrize("kind", ["snapshots", "marks"])
+def test_either_name_alone_is_enough_after_a_power_cut(tmp_path: Path, kind: str) -> None:
+    """Both are synced at once: which of them a disk has by then, nobody can know."""
+    bench = prepare(tmp_path)
+    taken = take_on(bench, Disk())
+    store = Store.open(bench.store.base)
+    assert taken.mark is not None
+    lost = {"snapshots": snapshot_ref(taken.snapshot), "marks": mark_ref(taken.mark)}[kind]
+    store.refs.delete([lost])
+    assert verify(store).damaged == []
+    check_after(bench, taken)
+    bench.reopen()
+    build(bench.path, {"a": "later"})
+    bench.point()
+    then = Request(taken.snapshot.id, taken.mark.seq, "the point")
+    assert rollback(bench.recorder, then).outcome == "done"
+    assert (bench.path / "a").read_text() == "changed"
 
 
 def test_a_store_whose_creation_is_killed_at_any_step_is_completed(tmp_path: Path) -> None:
@@ -167,7 +188,8 @@ def test_everything_is_synced_before_the_reference_names_it(tmp_path: Path) -> N
     assert len(refs) == 2
     assert len(packs) == 2
     assert max(packs) < synced[0] < min(refs)
-    assert all(disk.log[n + 1].startswith("sync refs/") for n in refs)
+    names = {disk.log[n].removeprefix("link ").rpartition("/")[0] for n in refs}
+    assert {line.removeprefix("sync ") for line in disk.log[max(refs) + 1 :]} >= names
     assert sum(line.startswith("sync objects/pack/writing-") for line in disk.log[: packs[0]]) == 2
 
 

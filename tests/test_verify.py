@@ -89,7 +89,7 @@ def harmless(name: str, harm: Callable[[Path], None]) -> bool:
     counter = name == "turnmark/generation" and harm is not flip
     views = name.endswith("/view") and harm is os.unlink
     digit = name.startswith(("turnmark/workspaces", "turnmark/dropped")) and harm is flip
-    newest = name.endswith("/m/12") and harm is os.unlink
+    newest = name.endswith(("/s/11", "/m/12")) and harm is os.unlink
     return throw_away or counter or views or digit or newest
 
 
