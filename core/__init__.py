@@ -1,13 +1,14 @@
 """What a snapshot is: a git-format store, faithful capture, exact rollback.
 
 The rooms, lowest first; each imports only rooms of its own line and above, and `watcher` imports
-core, never the other way. No sockets, no argv, no environment, no printing. Its threads: those that
-compress within one write, and a few that sync files and outlive it. Its processes: a scout during
-one look, and git where a store is repacked or a predecessor's is read.
+core, never the other way. No sockets, no argv, no environment, no printing. Its threads: two that
+compress, and a few that sync and unlink files; they stay for the next write. Its processes: a scout
+during one look, and git where a store is repacked or a predecessor's is read.
 
   model, errors: values and failures: the words of turnmark
   disk, beneath: the file verbs that everything else uses, and directories below one root
   deflate, objects, packs: compression; git objects and packs, to bytes and back
+  whereabouts: which of many packs holds an object
   reserve, refs, store: a megabyte to give up; references; the store: objects, locks, layout
   gitignore, rules, about: .gitignore syntax; what is captured; what a git tree cannot say of it
   roots: which directories may be watched, and what they are called

@@ -452,6 +452,11 @@ class Pack:
         raw = self._idx[1032 : self._crcs]
         return [Oid(raw[at : at + 20]) for at in range(0, len(raw), 20)]
 
+    def heads(self, count: int) -> list[bytes]:
+        """The first bytes of all ids, then their second ones, and so on."""
+        raw = self._idx[1032 : self._crcs]
+        return [raw[at::20] for at in range(count)]
+
     def holds(self, oid: Oid) -> bool:
         return self.place(oid) is not None
 

@@ -24,13 +24,12 @@ from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
 from .packs import HINT, TEMPORARY, Pack, PackWriter
 from .refs import Ready, RefStore
+from .whereabouts import Whereabouts
 
 LAYOUT = 1
 PACK_BYTES = 100_000_000
 PACK_OBJECTS = 20_000
-SMALL_PACK = 5_000
 MANY_PACKS = 16
-ASKED_MANY = 500
 WAIT = 5.0
 LOOKS = 10
 OUT_OF_USE = 1024
@@ -77,15 +76,10 @@ class Store:
         self._packs: dict[str, Pack] = {}
         self._open: deque[Pack] = deque()
         self._cruft: set[str] = set()
-        self._asked = 0
-        self._to_gather = True
-        self._gathered: dict[str, Pack] = {}
-        self._large: list[Pack] = []
         self._likely: Pack | None = None
-        self._small: dict[Oid, Pack] = {}
-        """Where the objects of all small packs are: to ask each pack costs a microsecond."""
-        self._gone: set[Pack] = set()
-        """Packs that are no more, of which objects are known still."""
+        self._where = Whereabouts()
+        self._to_tell = True
+        """Whether packs came or went that `_where` has not been told of."""
         self._packs_generation = -1
         self._out_of_use: list[Pack] = []
         """Those that are gone: to free them may take as long as a snapshot."""
@@ -311,7 +305,7 @@ class Store:
         """Those that were written here; whatever else came meanwhile is found by whoever reads."""
         for pack in packs:
             self._packs[os.path.basename(pack.path)] = pack
-            self._to_gather = True
+            self._to_tell = True
         self._added_stamp = self._stamp()
 
     def _stamp(self) -> tuple[int, int]:
@@ -329,43 +323,16 @@ class Store:
         self.broken = {}
         for name in whole - self._packs.keys():
             self._open_pack(name, f"{path}/{name}")
-        self._to_gather = True
+        self._to_tell = True
         if len(self._out_of_use) > OUT_OF_USE:
             self._free()
 
-    def _gather(self) -> None:
-        """Adds what is new; what was known of packs that are gone is passed over until there is
-        time to gather all anew: a turn may be waiting."""
-        lasting = {name: pack for name, pack in self._packs.items() if name not in self._cruft}
-        gone = {pack for name, pack in self._gathered.items() if lasting.get(name) is not pack}
-        if gone:
-            self._gone |= gone
-            self._large = [pack for pack in self._large if pack not in gone]
-        for name, pack in lasting.items():
-            if self._gathered.get(name) is not pack:
-                self._add_known(pack)
-        self._gathered, self._to_gather = lasting, False
-
-    def _add_known(self, pack: Pack) -> None:
-        if pack.count > SMALL_PACK:
-            self._large.append(pack)
-            self._asked = 0
-        else:
-            self._small.update(dict.fromkeys(pack.oids(), pack))
-
-    def _gather_anew(self) -> None:
-        """Lets go of what is gone."""
-        self._gathered, self._large, self._small, self._gone = {}, [], {}, set()
-        self._asked = 0
-        self._gather()
-
-    def _known(self, oid: Oid) -> Pack | None:
-        """Of the packs that last, one that is known to hold the object."""
-        found = self._small.get(oid)
-        if found is not None and found not in self._gone:
-            return found
-        rest = self._large if found is None else self._gathered.values()
-        return next((pack for pack in rest if pack.place(oid) is not None), None)
+    def _whereabouts(self) -> Whereabouts:
+        if self._to_tell:
+            lasting = {n: pack for n, pack in self._packs.items() if n not in self._cruft}
+            self._where.tell(lasting)
+            self._to_tell = False
+        return self._where
 
     def _open_pack(self, name: str, path: str) -> None:
         try:
@@ -394,23 +361,13 @@ class Store:
 
     def packed(self, oid: Oid) -> bool:
         """Whether a pack known so far holds it; none of them goes away while somebody writes."""
-        if self._to_gather:
-            self._gather()
-        if oid not in self._small:
-            self._asked += 1
-            if self._asked == ASKED_MANY:
-                self._gather_more()
-        return self._known(oid) is not None
+        return self._whereabouts().find(oid) is not None
 
     def warm_up(self) -> None:
         """What the next change would have to wait for, done while nobody waits."""
         self.packs()
-        if self._to_gather:
-            self._gather()
-        if self._gone:
-            self._gather_anew()
+        self._whereabouts().warm_up()
         self._free()
-        self._gather_more()
 
     @property
     def holds_unused(self) -> bool:
@@ -420,13 +377,6 @@ class Store:
     def _free(self) -> None:
         while self._out_of_use:
             self._out_of_use.pop().close()
-
-    def _gather_more(self) -> None:
-        """Where many objects are asked for, the ids of middling packs are gathered as well."""
-        for pack in self._large:
-            if pack.count <= PACK_OBJECTS:
-                self._small.update(dict.fromkeys(pack.oids(), pack))
-        self._large = [pack for pack in self._large if pack.count > PACK_OBJECTS]
 
     def read(self, oid: Oid) -> tuple[Kind, bytes]:
         """An object, its hash verified; another copy is tried where one is damaged.
@@ -477,10 +427,8 @@ class Store:
         packs = self.packs()
         if len(packs) < MANY_PACKS:
             return packs
-        if self._to_gather:
-            self._gather()
-        known = self._small.get(oid)
-        return packs if known is None or known in self._gone else chain((known,), packs)
+        known = self._whereabouts().known(oid)
+        return packs if known is None else chain((known,), packs)
 
     def size(self, oid: Oid) -> int:
         """The length of an object, which is read for it only where no pack can say."""

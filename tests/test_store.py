@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from core import whereabouts
 from core.consolidate import consolidate
 from core.disk import REAL
 from core.errors import Busy, Damaged, NoStore, TurnmarkError
@@ -567,9 +568,22 @@ def test_packs_that_are_gone_are_let_go_of_while_nobody_waits(store: Store) -> N
     assert other.blob(oid) == b"once more"
 
 
+SIZES = {
+    "small": {},
+    "large": {"SMALL": 0},
+    "many asked for": {"SMALL": 0, "ASKED_MANY": 1},
+    "too large": {"SMALL": 0, "MIDDLING": 0, "ASKED_MANY": 1},
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("ahead", [False, True], ids=["in haste", "while nobody waits"])
-def test_a_writer_knows_where_things_are_after_packs_went_away(store: Store, ahead: bool) -> None:
+def test_a_writer_knows_where_things_are_after_packs_went_away(
+    store: Store, monkeypatch, ahead: bool, sizes: dict[str, int]
+) -> None:
     """One object in two packs of which one goes, one that goes wholly, one that is moved."""
+    for name, value in sizes.items():
+        monkeypatch.setattr(whereabouts, name, value)
     both, gone = put(store, b"both", b"gone")
     twice = Store.create(store.base + "-other")
     put(twice, b"both")
@@ -585,12 +599,42 @@ def test_a_writer_knows_where_things_are_after_packs_went_away(store: Store, ahe
     other.follow()
     if ahead:
         other.warm_up()
-    assert [other.holds(oid) for oid in (both, gone, moved)] == [True, False, True]
+    never = hash_object("blob", b"never")
+    for _ in range(2):
+        found = [other.holds(oid) for oid in (both, gone, moved, never)]
+        assert found == [True, False, True, False]
     assert not other.holds_unused or not ahead
 
 
+@pytest.mark.parametrize("middling", [0, whereabouts.MIDDLING], ids=["too large", "middling"])
+def test_where_thousands_of_objects_are_is_known(store: Store, monkeypatch, middling: int) -> None:
+    """Once nobody waits none of many large packs is asked for what it has not."""
+    monkeypatch.setattr(whereabouts, "SMALL", 10)
+    monkeypatch.setattr(whereabouts, "MIDDLING", middling)
+    packs = [[b"%d %d" % (number, n) for n in range(400)] for number in range(5)]
+    oids = [oid for contents in packs for oid in put(store, *contents)]
+    others = [hash_object("blob", b"not %d" % n) for n in range(2_000)]
+    asked: list[Oid] = []
+    place = Pack.place
+
+    def counted(pack: Pack, oid: Oid) -> int | None:
+        asked.append(oid)
+        return place(pack, oid)
+
+    monkeypatch.setattr(Pack, "place", counted)
+    other = Store.open(store.base)
+    other.follow()
+    other.warm_up()
+    assert not any(map(other.holds, others))
+    assert len(asked) < len(packs) * 10
+    assert all(map(other.holds, oids))
+    other.warm_up()
+    assert not any(map(other.holds, others))
+    assert all(map(other.holds, oids))
+
+
 def test_of_a_large_pack_that_is_gone_nothing_is_known(store: Store, monkeypatch) -> None:
-    monkeypatch.setattr("core.store.SMALL_PACK", 0)
+    monkeypatch.setattr("core.whereabouts.SMALL", 0)
     (oid,) = put(store, b"gone")
     other = Store.open(store.base)
     other.follow()
