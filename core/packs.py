@@ -11,7 +11,6 @@ import mmap
 import os
 import struct
 import threading
-import time
 import zlib
 from bisect import bisect_left
 from collections import deque
@@ -24,6 +23,7 @@ from .disk import CHUNK, Disk
 from .errors import Damaged
 from .model import Oid
 from .objects import Kind, hash_object
+from .spares import Spare, Spares
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -193,14 +193,15 @@ def _workers(process: int) -> ThreadPoolExecutor:
 class PackWriter:
     """Owns one unfinished pack; until `finish` nothing of it can be seen, and `drop` undoes it."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, spares: Spares | None = None) -> None:
         self.disk = disk
         self.directory = directory
+        self._spares = spares or Spares(disk, f"{directory}/{TEMPORARY}")
         self.entries: dict[Oid, Entry] = {}
         self.size = HEADER_BYTES
         self._crc, self._flushed = 0, False
-        self._part = f"{directory}/{TEMPORARY}{os.getpid()}-{time.monotonic_ns()}"
-        self._fd = disk.open(self._part, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._part, self._fd = self._spares.take()
+        self._idx: Spare | None = None
         self._out: list[bytes] = [bytes(HEADER_BYTES)]
         self.written = bytearray()
         """All of a finished pack, to compare with what is read back; of a large one nothing."""
@@ -253,20 +254,23 @@ class PackWriter:
         trailer = self._seal()
         path = f"{self.directory}/pack-{trailer.hex()}"
         index = encode_index(self.entries, trailer)
-        with self.disk.created(self._part + ".idx", index, mode=0o400) as fd:
-            if sync:
-                self.disk.sync_all([self._fd, fd, *along])
-        self.disk.chmod(self._fd, 0o400)
+        self._idx = self._spares.take()
+        self.disk.write(self._idx.fd, index)
+        if sync:
+            self.disk.sync_all([self._fd, self._idx.fd, *along])
+        for fd in (self._fd, self._idx.fd):
+            self.disk.chmod(fd, 0o400)
         self.disk.rename(self._part, path + ".pack")
-        self.disk.rename(self._part + ".idx", path + ".idx")
+        self.disk.rename(self._idx.path, path + ".idx")
         self._close()
         return path
 
     def drop(self) -> None:
         """Forgets the pack; what cannot be unlinked now is swept up with other left-overs later."""
+        parts = [self._part, *([self._idx.path] if self._idx else [])]
         self._close()
-        self.disk.discard(self._part)
-        self.disk.discard(self._part + ".idx")
+        for part in parts:
+            self.disk.discard(part)
 
     def _compress(self) -> None:
         batch, size = self._batch, self._batch_bytes
@@ -340,9 +344,10 @@ class PackWriter:
         return trailer
 
     def _close(self) -> None:
-        if self._fd >= 0:
-            self.disk.close(self._fd)
-            self._fd = -1
+        for fd in (self._fd, self._idx.fd if self._idx else -1):
+            if fd >= 0:
+                self.disk.close(fd)
+        self._fd, self._idx = -1, None
 
 
 def _compress_all(batch: list[tuple[Kind, Oid, bytes]], *, quick: bool = False) -> list[Packed]:

@@ -8,7 +8,6 @@ that keeps deletions out.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from typing import NamedTuple
 from .disk import Disk
 from .errors import Damaged, TurnmarkError
 from .model import Oid
+from .spares import Spares
 
 TOP = "refs/turnmark"
 HEADER = b"# pack-refs with: sorted \n"
@@ -69,6 +69,7 @@ class RefStore:
     def __init__(self, disk: Disk, base: str) -> None:
         self.disk = disk
         self.base = base
+        self.spares = Spares(disk, f"{base}/turnmark/tmp/ref-")
         self._packed: tuple[tuple[int, ...], Refs] = ((), {})
 
     def read(self, name: str) -> Oid | None:
@@ -128,11 +129,12 @@ class RefStore:
     @contextmanager
     def ready(self, name: str, oid: Oid) -> Iterator[Ready]:
         """The content of a reference to come, in a file that nobody sees and nothing has synced."""
-        part = f"{self.base}/turnmark/tmp/ref-{os.getpid()}-{time.monotonic_ns()}"
+        part, fd = self.spares.take()
         try:
-            with self.disk.created(part, oid.hex().encode() + b"\n") as fd:
-                yield Ready(name, oid, part, fd)
+            self.disk.write(fd, oid.hex().encode() + b"\n")
+            yield Ready(name, oid, part, fd)
         finally:
+            self.disk.close(fd)
             self.disk.discard(part)
 
     def place(self, fresh: Sequence[Ready], *, sync: bool) -> None:

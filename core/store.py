@@ -24,11 +24,14 @@ from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
 from .packs import HINT, TEMPORARY, Pack, PackWriter
 from .refs import Ready, RefStore
+from .spares import Spares
 from .whereabouts import Whereabouts
 
 LAYOUT = 1
 PACK_BYTES = 100_000_000
 PACK_OBJECTS = 20_000
+FILES_OF_A_PACK = 2
+REFS_OF_A_TURN = 2
 MANY_PACKS = 16
 WAIT = 5.0
 LOOKS = 10
@@ -71,6 +74,7 @@ class Store:
         self.base = base
         self.disk = disk
         self.refs = RefStore(disk, base)
+        self.spares = Spares(disk, f"{base}/objects/pack/{TEMPORARY}")
         self.readable_only = ""
         self.broken: dict[str, str] = {}
         self._packs: dict[str, Pack] = {}
@@ -369,6 +373,16 @@ class Store:
         self._whereabouts().warm_up()
         self._free()
 
+    def prepare(self) -> None:
+        """Makes the files that the next snapshot and its mark will be written to."""
+        self.spares.fill(FILES_OF_A_PACK)
+        self.refs.spares.fill(REFS_OF_A_TURN)
+
+    def put_away(self) -> None:
+        """What was prepared and nobody has used; what a killed process leaves, a sweep finds."""
+        self.spares.close()
+        self.refs.spares.close()
+
     @property
     def holds_unused(self) -> bool:
         """Whether packs that are gone are held still, and with them their room on the disk."""
@@ -546,7 +560,8 @@ class Writer:
 
     def _open_pack(self) -> PackWriter:
         if self._pack is None:
-            self._pack = PackWriter(self.store.disk, f"{self.store.base}/objects/pack")
+            store = self.store
+            self._pack = PackWriter(store.disk, f"{store.base}/objects/pack", store.spares)
         return self._pack
 
     def _finish_pack(self, along: Iterable[int] = ()) -> None:

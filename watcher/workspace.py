@@ -230,6 +230,7 @@ class Workspace:
         self.looked(self.recorder)
         self.recorder.tree.save()
         store.warm_up()
+        store.prepare()
         self._settle_state()
         self.ready.set()
 
@@ -318,6 +319,7 @@ class Workspace:
             ask = self._next()
             if ask is not None:
                 self._answer(ask)
+                self._prepare()
                 self._put_off_save()
             elif self._stopping:
                 self._finish()
@@ -506,6 +508,14 @@ class Workspace:
         except (OSError, TurnmarkError) as error:
             log.debug("%s: the store could not be looked at ahead: %s", self.root.shown, error)
 
+    def _prepare(self) -> None:
+        """As a favour too, and not while somebody waits already."""
+        try:
+            if self.recorder is not None and not self._called():
+                self.recorder.store.prepare()
+        except OSError as error:
+            log.debug("%s: nothing could be prepared: %s", self.root.shown, error)
+
     def _mend(self) -> None:
         """Has a watcher that was found silent restarted; until then everything is scanned."""
         source, now = self._source, time.monotonic()
@@ -640,6 +650,7 @@ class Workspace:
         self._close_source()
         recorder, self.recorder = self.recorder, None
         if recorder is not None:
+            recorder.store.put_away()
             recorder.close()
 
 

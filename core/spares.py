@@ -1,0 +1,66 @@
+"""Empty files made ahead, for writes that somebody waits for.
+
+To make a file takes longer than to fill it where many were deleted lately: for minutes ext4 steps
+over each of their inodes. Knows names and descriptors; not what is written, or what it is called
+in the end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from .disk import Disk
+
+
+class Spare(NamedTuple):
+    """An empty file, open for reading and writing, that nobody else will use."""
+
+    path: str
+    fd: int
+
+
+class Spares:
+    """Owns files that are to begin with one prefix; whoever takes one writes and renames it."""
+
+    def __init__(self, disk: Disk, prefix: str) -> None:
+        self.disk = disk
+        self.prefix = prefix
+        self._ready: list[Spare] = []
+        self._process = os.getpid()
+
+    def close(self) -> None:
+        while self._ready:
+            spare = self._ready.pop()
+            self.disk.close(spare.fd)
+            if self._process == os.getpid():
+                self.disk.discard(spare.path)
+
+    def fill(self, count: int) -> None:
+        """While nobody waits."""
+        while len(self._ready) < count:
+            self._ready.append(self._make())
+
+    def take(self) -> Spare:
+        """Whoever takes one holds a lock of writers, under which none is swept away."""
+        while self._ready:
+            spare = self._ready.pop()
+            if self._is_there(spare):
+                return spare
+            self.disk.close(spare.fd)
+        return self._make()
+
+    def _is_there(self, spare: Spare) -> bool:
+        """Not if a sweep took it for what a dead writer had left, or it is our parent's."""
+        if self._process != os.getpid():
+            return False
+        try:
+            named, held = self.disk.lstat(spare.path), self.disk.fstat(spare.fd)
+        except FileNotFoundError:
+            return False
+        return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+
+    def _make(self) -> Spare:
+        path = f"{self.prefix}{os.getpid()}-{time.monotonic_ns()}"
+        return Spare(path, self.disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
