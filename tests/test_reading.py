@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import core.reading
 from core.disk import REAL, Disk
 from core.reading import NotAFile, Read, is_fresh, read_stable
 
@@ -184,6 +186,66 @@ def test_a_lease_is_given_back_at_once_and_so_is_the_file(file: Path) -> None:
     before = time.monotonic()
     file.write_bytes(b"not held up")
     assert time.monotonic() - before < 1
+
+
+class Leaseless(Counting):
+    """Answers as file systems and kernels do that give no lease, or none of this file."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def lease(self, fd: int, kind: int) -> None:
+        raise OSError(self.number, os.strerror(self.number))
+
+
+NO_LEASES = [errno.EACCES, errno.EINVAL, errno.EPERM, errno.ENOTSUP]
+
+
+@pytest.mark.parametrize("number", NO_LEASES)
+def test_where_there_are_no_leases_a_file_at_rest_is_read_whole(file: Path, number: int) -> None:
+    found = read(file, Leaseless(number))
+    assert (found.torn, found.held, found.data) == (False, False, block(0))
+
+
+class LeaselessAndGrowing(Leaseless):
+    """And somebody writes whenever it is read."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(errno.EINVAL)
+        self.file = file
+
+    def read(self, fd: int, size: int) -> bytes:
+        with open(self.file, "ab") as writer:
+            writer.write(b"x")
+        return super().read(fd, size)
+
+
+@pytest.mark.parametrize("by_system", [True, False])
+def test_where_there_are_no_leases_a_file_that_is_written_is_torn(
+    file: Path, monkeypatch: pytest.MonkeyPatch, by_system: bool
+) -> None:
+    monkeypatch.setattr(core.reading, "HAS_LEASES", by_system)
+    assert read(file, LeaselessAndGrowing(file)).torn
+
+
+def test_where_the_system_knows_no_leases_none_is_asked_for(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core.reading, "HAS_LEASES", False)
+    disk = Counting()
+    found = read(file, disk)
+    assert (found.torn, found.held, found.data) == (False, False, block(0))
+    assert disk.leases == []
+
+
+def test_what_is_wrong_with_a_file_that_a_lease_is_asked_of_is_told(file: Path) -> None:
+    """It is no file system without leases: what it would say of the bytes is not believed."""
+    disk = Leaseless(errno.EIO)
+    with pytest.raises(OSError, match="Input/output") as caught:
+        read(file, disk)
+    assert caught.value.errno == errno.EIO
+    assert not disk.open_fds
 
 
 def test_a_failing_read_gives_everything_back(file: Path) -> None:
