@@ -226,6 +226,27 @@ def test_a_changed_gitignore_changes_the_verdict_on_files_that_did_not(
     exact(bench, taken)
 
 
+@pytest.mark.parametrize("where", ["", "d/", "d/e/"], ids=["root", "above", "beside"])
+@pytest.mark.parametrize("name", ["d/e/known", "d/e/new"])
+@pytest.mark.parametrize("ignored", [{b"d/e/x"}, set()], ids=["some", "none"])
+def test_rules_that_changed_unseen_are_obeyed_by_whoever_looks_below_them(
+    tmp_path: Path, ignored: set[bytes], name: str, where: str
+) -> None:
+    """Events of a rules file may be lost, or come only with the next look."""
+    bench = Bench(tmp_path, RuleSet(exclude=(), protect=(), max_files=6))
+    rules = f"{where}.gitignore"
+    tree: Tree = {rules: "x\n" if ignored else "\n", "d/e/x": "1", "d/e/y": "2", "q/z": "3"}
+    build(bench.path, tree | {"d/e/known": "4"})
+    assert gaps(bench, bench.point()) == dict.fromkeys(ignored, "ignored")
+    build(bench.path, {rules: "y\n", name: "other", "q/new": "5"})
+    taken = bench.recorder.take([RelPath(name.encode()), RelPath(b"q/new")])
+    assert gaps(bench, taken) == {b"d/e/y": "ignored"}
+    assert taken.changed == len({rules, "d/e/y", name, "q/new"}) + len(ignored)
+    left = {path: leaf for path, leaf in image(bench.path).items() if path != b"d/e/y"}
+    assert stored(bench, taken) == left
+    assert not bench.recorder.take().fresh
+
+
 def test_protected_files_inside_ignored_directories_are_captured(tmp_path: Path) -> None:
     bench = Bench(tmp_path, RuleSet(exclude=("out/",), protect=("out/keep/*.db", ".env")))
     build(bench.path, {"out/keep/a.db": "1", "out/keep/b": "2", "out/c": "3", ".gitignore": "*\n",
@@ -912,6 +933,38 @@ def test_capturing_writes_nothing_into_the_workspace(bench: Bench) -> None:
     assert not sentry.told()
     sentry.close()
     assert image(bench.path, skip=()) == before
+
+
+def test_a_directory_whose_entry_stands_in_the_name_of_another_is_not_taken_for_it(
+    bench: Bench,
+) -> None:
+    """In the tree the whole entry of `a` stands also within that of `x40000 a`."""
+    build(bench.path, {"d/a/f": "same", "d/x40000 a/f": "same", "top": "x"})
+    bench.point()
+    bench.point()
+    build(bench.path, {"d/a/f": "other"})
+    taken = bench.recorder.take([RelPath(b"d/a/f")])
+    assert taken.changed == 1
+    exact(bench, taken)
+    fsck(bench.store.base)
+    build(bench.path, {"d/x40000 a/f": "other"})
+    exact(bench, bench.recorder.take([RelPath(b"d/x40000 a/f")]))
+
+
+def test_a_directory_that_was_empty_or_becomes_so_leaves_its_tree_and_comes_back(
+    bench: Bench,
+) -> None:
+    build(bench.path, {"d/a/f": "1", "d/b/f": "1", "top": "x"})
+    bench.point()
+    for fill in (False, True, False):
+        if fill:
+            build(bench.path, {"d/a/f": "2"})
+        else:
+            (bench.path / "d/a/f").unlink()
+        taken = bench.recorder.take([RelPath(b"d/a/f")])
+        exact(bench, taken)
+        assert not bench.recorder.take().fresh
+    fsck(bench.store.base)
 
 
 def test_a_name_that_ends_like_the_entry_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
