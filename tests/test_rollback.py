@@ -14,10 +14,13 @@ import pytest
 
 from core.errors import BadInput
 from core.history import MarkSpec
-from core.model import RelPath
+from core.model import Oid, RelPath
+from core.plan import FUSE_DELETIONS, changed_among, changed_paths
 from core.rollback import Request, preview, redo_request, rollback, undo_request
 from core.rules import RuleSet
+from core.states import stored_state
 from tests.stores import Bench, fsck
+from tests.test_verify import damage_object
 from tests.trees import Dir, File, Leaf, Link, build, image
 
 ODD: dict[str | bytes, Leaf] = {
@@ -260,6 +263,90 @@ def test_fuses_need_the_hash_of_the_plan(bench: Bench) -> None:
     assert "no files at all" in refused.reason
     assert bench.back_to(empty).outcome == "done"
     assert image(bench.path) == {}
+
+
+def test_a_single_path_has_its_fuse_too(bench: Bench) -> None:
+    build(bench.path, {"d/kept": "1", "other": "1"})
+    point = bench.point()
+    build(bench.path, {f"d/{n}": "new" for n in range(FUSE_DELETIONS + 1)})
+    full = image(bench.path)
+    assert point.mark
+    request = Request(point.snapshot.id, point.mark.seq, "p", paths=(RelPath(b"d"),))
+    refused = rollback(bench.recorder, request)
+    assert (refused.outcome, refused.reason) == ("refused", "it would delete 101 of 102 files")
+    assert image(bench.path) == full
+    assert bench.go(request).outcome == "done"
+    assert set(image(bench.path)) == {b"d", b"d/kept", b"other"}
+
+
+@pytest.mark.parametrize("many", [FUSE_DELETIONS, 4 * FUSE_DELETIONS], ids=["few", "a small share"])
+def test_a_single_path_that_loses_little_needs_no_hash(bench: Bench, many: int) -> None:
+    few = many == FUSE_DELETIONS
+    build(bench.path, {"d/kept": "1"} | ({} if few else {f"d/k{n}": "1" for n in range(many)}))
+    point = bench.point()
+    build(bench.path, {f"d/{n}": "new" for n in range(FUSE_DELETIONS + (not few))})
+    assert point.mark
+    request = Request(point.snapshot.id, point.mark.seq, "p", paths=(RelPath(b"d"),))
+    assert rollback(bench.recorder, request).outcome == "done"
+    assert not [path for path in image(bench.path) if path[2:].isdigit()]
+
+
+PRIVATE: dict[str | bytes, Leaf] = {
+    "": Dir(0o700),
+    "f": File("x", 0o600),
+    "run": File("x", 0o700),
+    "link": Link("f"),
+    "empty/": Dir(0o700),
+    "d/": Dir(0o700),
+    "d/f": File("x", 0o600),
+    "odd": File("x", 0o640),
+}
+PUBLIC: dict[str | bytes, Leaf] = {
+    "": Dir(0o755),
+    "f": File("x", 0o644),
+    "run": File("x", 0o755),
+    "link": Link("f"),
+    "empty/": Dir(0o755),
+    "d/": Dir(0o755),
+    "d/f": File("x", 0o644),
+    "odd": File("x", 0o640),
+}
+
+
+def test_modes_come_back_also_where_other_ones_are_usual_now(bench: Bench) -> None:
+    """No snapshot writes down what is usual for it: only that has changed here, and every mode."""
+    build(bench.path, PUBLIC)
+    point, was = bench.point(), image(bench.path)
+    (bench.path / "link").unlink()
+    build(bench.path, PRIVATE)
+    newest = bench.point().snapshot
+    forget_what_is_usual(bench, newest.about)
+    now = bench.point()
+    one, other = (stored_state(bench.store, taken.snapshot) for taken in (point, now))
+    assert one.about.usual != other.about.usual
+    changed = {path for path, leaf in image(bench.path).items() if was[path] != leaf}
+    assert changed == {b"f", b"run", b"empty", b"d", b"d/f"}
+    assert changed_paths(other, one) == changed | {RelPath(b"")}
+    few = {RelPath(b"f"), RelPath(b"link"), RelPath(b"odd"), RelPath(b"empty")}
+    assert set(changed_among(other, one, few)) == {b"f", b"empty"}
+    assert bench.back_to(point, paths=(RelPath(b"d"),)).outcome == "done"
+    before = image(bench.path)
+    assert {path for path, leaf in before.items() if was[path] == leaf} == {
+        *(b"d", b"d/f", b"link", b"odd")
+    }
+    assert bench.back_to(point).outcome == "done"
+    assert image(bench.path) == was
+    assert bench.path.stat().st_mode & 0o777 == 0o755
+    bench.go(undo_request(bench.store, bench.root.id))
+    assert image(bench.path) == before
+
+
+def forget_what_is_usual(bench: Bench, about: Oid) -> None:
+    """With the records of earlier looks, and the newest snapshot's own."""
+    bench.close()
+    for end in ("", "-wal", "-shm"):
+        Path(f"{bench.store.base}/turnmark/cache/{bench.root.id}.db{end}").unlink(missing_ok=True)
+    damage_object(bench.store, about)
 
 
 def test_a_plan_that_is_not_the_one_shown_is_refused(bench: Bench) -> None:
