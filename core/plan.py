@@ -164,9 +164,10 @@ def changes_between(
     stays: Stays | None = None,
 ) -> tuple[Wanted, list[Left]]:
     """What differs and may be touched, and what differs and is left alone."""
-    differing = dict(_differences(now, then, tops))
+    every = dict(_differences(now, then))
+    differing = {path: both for path, both in every.items() if _wanted(path, *both, tops)}
     differing |= _left_empty(now, then, differing, tops)
-    guard = _Guard(now, then, _rules_moved(now, then, differing))
+    guard = _Guard(now, then, _rules_moved(now, then, every))
     wanted: Wanted = {}
     kept: list[Left] = []
     for path, (old, new) in sorted(differing.items()):
@@ -200,7 +201,7 @@ def _is_dir_in(state: State, path: RelPath) -> bool:
 
 def changed_paths(old: State, new: State) -> set[RelPath]:
     """Every path that differs, be it by its permissions alone."""
-    return set(dict(_differences(old, new, ())))
+    return set(dict(_differences(old, new)))
 
 
 def changed_among(old: State, new: State, paths: Collection[RelPath]) -> Iterator[RelPath]:
@@ -264,18 +265,18 @@ def _of_other_modes(one: About, other: About, asked: set[RelPath]) -> set[RelPat
 
 
 def _differences(
-    now: State, then: State, tops: tuple[RelPath, ...]
+    now: State, then: State
 ) -> Iterator[tuple[RelPath, tuple[Node | None, Node | None]]]:
     seen: set[RelPath] = set()
     for change in tree_changes(now.read_tree, then.read_tree, now.files, then.files):
         path = change.path
         seen.add(path)
         old, new = now.node(path, change.old), then.node(path, change.new)
-        if old != new and _wanted(path, old, new, tops):
+        if old != new:
             yield path, (old, new)
     for path in _other_candidates(now, then) - seen:
         old, new = _pair_at(now, then, path)
-        if old != new and _wanted(path, old, new, tops):
+        if old != new:
             yield path, (old, new)
 
 

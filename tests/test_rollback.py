@@ -184,6 +184,21 @@ def test_data_that_was_ignored_at_the_point_survives_though_it_is_captured_now(
     assert image(bench.path)[b"data/precious"] == ("file", 0o644, b"captured now")
 
 
+@pytest.mark.parametrize("path", [b"data", b"data/precious", b"data/deep/er"])
+def test_data_that_was_ignored_at_the_point_survives_also_when_it_is_named(
+    tmp_path: Path, path: bytes
+) -> None:
+    """The rules that say so lie beside the path, and are not asked for."""
+    bench = Bench(tmp_path, RuleSet())
+    build(bench.path, {".gitignore": "data/\n", "a": "1"})
+    point = bench.point()
+    (bench.path / ".gitignore").unlink()
+    build(bench.path, {"data/precious": "captured now", "data/deep/er/f": "too", "a": "2"})
+    before = image(bench.path)
+    assert bench.back_to(point, paths=(RelPath(path),)).outcome == "nothing"
+    assert image(bench.path) == before
+
+
 def test_a_file_that_grew_past_the_cap_is_kept_and_said(tmp_path: Path) -> None:
     bench = Bench(tmp_path, RuleSet(max_file_size=100))
     build(bench.path, {"grows": "small", "a": "1"})
