@@ -36,7 +36,7 @@ from typing import Any
 from .beneath import DIRECTORY, Beneath
 from .disk import CHUNK, GONE, UNSUPPORTED, Disk
 from .errors import Damaged
-from .model import EXEC, FILE, LINK, ROOT, Oid, RelPath, is_within, join, parents, show_path
+from .model import ROOT, Oid, RelPath, is_within, join, parents, show_path
 from .objects import hash_object
 from .plan import OWNER_ALL, Left, Node, ReadBlob, Step, decode_step, encode_step
 from .rules import STAGING_PREFIX
@@ -50,6 +50,7 @@ TX = re.compile(r"[0-9a-f]{16}")
 NO_JOURNAL = (*(ValueError, KeyError, TypeError, IndexError), OverflowError, RecursionError)
 
 Displaced = dict[RelPath, tuple[int, bytes]]
+"""By path what stat says of its mode, and the content."""
 
 
 @dataclass(frozen=True)
@@ -640,11 +641,11 @@ def _free(path: RelPath, taken: Iterable[RelPath]) -> RelPath:
 def _content(disk: Disk, at: int, name: bytes) -> tuple[int, bytes] | None:
     mode = disk.lstat(name, at).st_mode
     if stat.S_ISLNK(mode):
-        return LINK, disk.readlink(name, at)
+        return mode, disk.readlink(name, at)
     if not stat.S_ISREG(mode):
         return None
     with disk.opened(name, READ, at=at) as fd:
-        return (EXEC if mode & 0o100 else FILE), disk.read_all(fd)
+        return mode, disk.read_all(fd)
 
 
 def _without_writers(disk: Disk, fd: int) -> bool:

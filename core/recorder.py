@@ -12,18 +12,32 @@ Order of one snapshot, and what is true if the process dies after each step:
 from __future__ import annotations
 
 import json
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from .about import Usual, decode_about, encode_about
+from .about import About, Usual, decode_about, encode_about, notes_of
 from .beneath import Beneath
 from .diff import diff_trees
 from .errors import Damaged, TurnmarkError
 from .gitcontext import git_context
 from .history import History, MarkSpec, mark_ref, snapshot_ref, write_mark, write_snapshot
-from .model import EMPTY_TREE, PLANNED, ROOT, TREE, Entry, Mark, Oid, RelPath, Snapshot
+from .model import (
+    EMPTY_TREE,
+    EXEC,
+    FILE,
+    LINK,
+    PLANNED,
+    ROOT,
+    TREE,
+    Entry,
+    Mark,
+    Oid,
+    RelPath,
+    Snapshot,
+)
 from .objects import Kind, encode_tree, hash_object
 from .roots import Root, place_of
 from .rules import RuleSet
@@ -158,12 +172,15 @@ class Recorder:
 
     def keep_displaced(self, contents: Mapping[RelPath, tuple[int, bytes]], note: str) -> Snapshot:
         """Stores what a rollback met in files it had moved aside: a snapshot of only those."""
+        usual = self.tree.usual or Usual()
+        modes = {p: stat.S_IMODE(m) for p, (m, _) in contents.items() if not stat.S_ISLNK(m)}
         with self.store.writing() as writer:
             entries = {
-                path: Entry(mode, writer.add("blob", data))
+                path: Entry(git_mode(mode), writer.add("blob", data))
                 for path, (mode, data) in contents.items()
             }
-            about = encode_about(Usual(), self.rules, {}, coverage="displaced")
+            notes = notes_of(About(usual, self.rules, modes=modes))
+            about = encode_about(usual, self.rules, notes, coverage="displaced")
             files = build_tree(writer, entries)
             partial = self._partial(writer, files, about, len(entries), note)
             self._publish(writer, partial, None, sync=True)
@@ -395,6 +412,13 @@ class Recorder:
             **place_of(self.store.disk, self.root.path),
         }
         self.store.disk.replace(path, json.dumps(doc).encode() + b"\n")
+
+
+def git_mode(mode: int) -> int:
+    """What git has of the mode of a file or link."""
+    if stat.S_ISLNK(mode):
+        return LINK
+    return EXEC if mode & 0o100 else FILE
 
 
 def build_tree(sink: Sink, entries: Mapping[RelPath, Entry]) -> Oid:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from .apply import Journal, JournalFile, Staging
 from .attribution import PERSON
 from .beneath import Beneath
-from .diff import entry_at
+from .diff import entry_at, files_of
 from .edits import Edits
 from .errors import BadInput, Damaged
 from .gitcontext import from_json, git_context, moved
@@ -26,7 +26,9 @@ from .staged import Work, clear_staging, journal_file, staged, take_back
 from .states import seen_state, stored_state
 from .store import Store, explain
 from .undo import Act, Op, Past, Steps, Turns, act_name, open_turns, replay
+from .versions import gap_at
 
+NAMED = 10
 LEAST_OF_HASH = 8
 """So many digits of a plan's hash nobody hits upon without having seen it."""
 
@@ -133,7 +135,7 @@ def _plan(recorder: Recorder, request: Request, now: State, then: State) -> Resu
     if request.mine_stays and others:
         stays = {path: MINE if maker == PERSON else UNATTRIBUTED for path, maker in others.items()}
         plan = make_plan(now, then, request.target, request.paths, stays)
-    _check_paths(recorder.store, request, plan, then)
+    _check_paths(request, plan, now, then)
     touched = sorted({step.path for step in plan.steps} & others.keys())
     return replace(
         planned_result(recorder, request, plan),
@@ -191,25 +193,43 @@ def _by_no_agent(
 
 def _target_state(store: Store, request: Request) -> State:
     target = read_snapshot(store, request.target)
-    if target.partial and not request.paths:
+    then = stored_state(store, target)
+    if target.partial:
+        _check_held(request, then)
+    return then
+
+
+def _check_held(request: Request, then: State) -> None:
+    """Of any other path, and so of a directory, such a point says nothing: not that it is gone."""
+    held = sorted(path for path, _ in files_of(then.read_tree, then.files))
+    if not request.paths or not set(held).issuperset(request.paths):
+        more = ", ..." if len(held) > NAMED else ""
         raise BadInput(
             f"{request.target.hex()[:12]} holds only files that a rollback had moved aside.",
-            "Name the paths that you want from it.",
+            f"Name what you want of them: {', '.join(map(show_path, held[:NAMED]))}{more}.",
         )
-    return stored_state(store, target)
 
 
-def _check_paths(store: Store, request: Request, plan: Plan, then: State) -> None:
+def _check_paths(request: Request, plan: Plan, now: State, then: State) -> None:
     """A path that neither the point nor the workspace has is a slip of the pen."""
+    told = {step.path for step in plan.steps} | {left.path for left in plan.kept}
     for path in request.paths if request.op == "rollback" else ():
-        touched = any(step.path == path for step in plan.steps) or plan.kept
-        if not touched and entry_at(then.read_tree, then.files, path) is None:
-            if path in then.about.empty or any(s.path.startswith(path) for s in plan.steps):
-                continue
+        if any(is_within(one, path) for one in told) or _has(now, path) or _has(then, path):
+            continue
+        if reason := gap_at(now.about, path):
             raise BadInput(
-                f"{show_path(path)} is neither in the point nor in the workspace.",
-                "`turnmark find` shows when a path was there.",
+                f"{show_path(path)} is left as it is: {reason} now.",
+                "A rollback touches only what snapshots hold.",
             )
+        raise BadInput(
+            f"{show_path(path)} is neither in the point nor in the workspace.",
+            "`turnmark find` shows when a path was there.",
+        )
+
+
+def _has(state: State, path: RelPath) -> bool:
+    there = entry_at(state.read_tree, state.files, path) is not None
+    return there or path in state.about.empty
 
 
 def refusal_of(request: Request, plan: Plan) -> str:

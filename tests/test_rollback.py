@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,8 @@ from tests.stores import Bench, fsck
 from tests.test_verify import damage_object
 from tests.trees import Dir, File, Leaf, Link, build, image
 
-ODD: dict[str | bytes, Leaf] = {
+Tree = dict[str | bytes, Leaf]
+ODD: Tree = {
     "plain": "x\n",
     "crlf": b"a\r\nb\r\n",
     "ident": "$Id$ and $Id: mine $\n",
@@ -261,6 +263,90 @@ def test_a_path_that_is_nowhere_is_an_error(bench: Bench) -> None:
         bench.back_to(point, paths=(RelPath(b"typo"),))
 
 
+def test_an_empty_directory_can_be_named_like_a_file(bench: Bench) -> None:
+    build(bench.path, {"a": "1"})
+    without = bench.point()
+    build(bench.path, Tree({"empty/": Dir(0o750), "a": "2"}))
+    held, empty = bench.point(), (RelPath(b"empty"),)
+    assert bench.back_to(held, paths=empty).outcome == "nothing"
+    (bench.path / "empty").rmdir()
+    assert bench.back_to(held, paths=empty).outcome == "done"
+    assert image(bench.path) == {b"a": ("file", 0o644, b"2"), b"empty": ("dir", 0o750)}
+    assert bench.back_to(without, paths=empty).outcome == "done"
+    assert image(bench.path) == {b"a": ("file", 0o644, b"2")}
+    with pytest.raises(BadInput, match="neither in the point nor in the workspace"):
+        bench.back_to(without, paths=empty)
+
+
+@pytest.mark.parametrize("other", ["typography", "big"])
+def test_a_slip_of_the_pen_is_told_whatever_else_is_asked_for(tmp_path: Path, other: str) -> None:
+    """Also beside a path that begins alike, or one that is to be kept."""
+    bench = Bench(tmp_path, RuleSet(max_file_size=100))
+    build(bench.path, {"typography": "1", "big": "1"})
+    point = bench.point()
+    build(bench.path, {"typography": "2", "big": "b" * 500})
+    with pytest.raises(BadInput, match="typo is neither in the point nor in the workspace"):
+        bench.back_to(point, paths=(RelPath(other.encode()), RelPath(b"typo")))
+    assert (bench.path / "typography").read_text() == "2"
+
+
+def test_a_path_that_is_there_and_left_out_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, RuleSet())
+    build(bench.path, {".gitignore": "data/\n", "a": "1"})
+    point = bench.point()
+    build(bench.path, {"data/f": "1"})
+    for name in (b"data", b"data/f"):
+        with pytest.raises(BadInput, match=f"{name.decode()} is left as it is: ignored now"):
+            bench.back_to(point, paths=(RelPath(name),))
+    build(bench.path, {".gitignore": ""})
+    assert bench.back_to(point, paths=(RelPath(b"data/f"),)).outcome == "nothing"
+    assert (bench.path / "data/f").read_text() == "1"
+
+
+def aside(bench: Bench) -> Request:
+    """To what a rollback had met in files that it moved aside."""
+    build(bench.path, {"d/x": File("now", 0o600), "d/y": "y", "e": "e"})
+    bench.point()
+    found = {
+        RelPath(b"d/x"): (0o100600, b"saved"),
+        RelPath(b"run"): (0o100750, b"#!"),
+        RelPath(b"link"): (0o120777, b"d/x"),
+        RelPath(b"plain"): (0o100644, b"plain"),
+    }
+    kept = bench.recorder.keep_displaced(found, "met")
+    return Request(kept.id, kept.seq, "what was moved aside")
+
+
+def test_what_was_moved_aside_comes_back_path_by_path_as_it_was(bench: Bench) -> None:
+    request = aside(bench)
+    before = image(bench.path)
+    names = (b"d/x", b"run", b"link", b"plain")
+    done = bench.go(replace(request, paths=tuple(map(RelPath, names))))
+    assert (done.outcome, done.conflicts) == ("done", ())
+    assert image(bench.path) == before | {
+        b"d/x": ("file", 0o600, b"saved"),
+        b"run": ("file", 0o750, b"#!"),
+        b"link": ("link", b"d/x"),
+        b"plain": ("file", 0o644, b"plain"),
+    }
+    bench.go(undo_request(bench.store, bench.root.id))
+    assert image(bench.path) == before
+    fsck(bench.store.base)
+
+
+@pytest.mark.parametrize("paths", [(), (b"e",), (b"d",), (b"d/y", b"d/x"), (b"typo",)])
+def test_what_was_moved_aside_says_nothing_of_other_paths(
+    bench: Bench, paths: tuple[bytes, ...]
+) -> None:
+    request = replace(aside(bench), paths=tuple(map(RelPath, paths)))
+    before = image(bench.path)
+    for ask in (preview, rollback):
+        with pytest.raises(BadInput, match="holds only files that a rollback") as caught:
+            ask(bench.recorder, request)
+        assert "d/x, link, plain, run" in caught.value.hint
+    assert image(bench.path) == before
+
+
 def test_nothing_to_do_leaves_no_point(bench: Bench) -> None:
     build(bench.path, {"a": "1"})
     point = bench.point()
@@ -306,7 +392,7 @@ def test_a_single_path_that_loses_little_needs_no_hash(bench: Bench, many: int) 
     assert not [path for path in image(bench.path) if path[2:].isdigit()]
 
 
-PRIVATE: dict[str | bytes, Leaf] = {
+PRIVATE: Tree = {
     "": Dir(0o700),
     "f": File("x", 0o600),
     "run": File("x", 0o700),
@@ -316,7 +402,7 @@ PRIVATE: dict[str | bytes, Leaf] = {
     "d/f": File("x", 0o600),
     "odd": File("x", 0o640),
 }
-PUBLIC: dict[str | bytes, Leaf] = {
+PUBLIC: Tree = {
     "": Dir(0o755),
     "f": File("x", 0o644),
     "run": File("x", 0o755),
