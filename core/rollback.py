@@ -372,7 +372,7 @@ def _roll_forward(
         journal.finish(record.group)  # the point is lost: what is there stays, and is stored
         raise
     steps, strange = _still_ours(plan, record)
-    left = strange + saved
+    left = saved + strange
     if steps or not _recorded(recorder, record.tx):
         work = Work(steps, then, record.before, record.target, record.extra)
         with staged(recorder, work, resumed=True, group=record.group) as ready:

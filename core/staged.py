@@ -61,12 +61,15 @@ class Staged:
         self._file.finish(self._journal.group)
 
     def go_on(self) -> list[Left]:
-        """The steps, and what they came to; the next command finishes what this one could not."""
+        """The steps, and what they came to; the next command finishes what this one could not.
+
+        Of a path that several things are to be said of, where its content is now comes first.
+        """
         try:
             self._file.mark_applying()
             self.transaction.run()
             left = self._verify()
-            left += clear_staging(self.recorder, self.transaction.staging, self.work.steps)
+            left = clear_staging(self.recorder, self.transaction.staging, self.work.steps) + left
             self._file.finish(self._journal.group)
         except OSError as error:
             raise _interrupted(self.recorder, error) from error

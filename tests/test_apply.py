@@ -14,7 +14,7 @@ from core.disk import Disk
 from core.history import MarkSpec
 from core.model import RelPath
 from core.recorder import Taken as Point
-from core.rollback import undo_request
+from core.rollback import Request, undo_request
 from tests.stores import Bench
 from tests.test_races import SwappingDisk
 from tests.trees import Dir, File, Image, Leaf, Link, build, image
@@ -93,6 +93,31 @@ def test_what_is_put_beside_its_place_takes_nobodys_name(bench: Bench) -> None:
     assert (bench.path / "link.saved-2/precious").read_text() == "not in any snapshot"
 
 
+class GoneAndTaken(SwappingDisk):
+    """And what is moved aside cannot go beside its place either: by then its directory is gone."""
+
+    def rename_new(self, old: bytes, new: bytes, at: int, to: int) -> None:
+        if new.startswith(b"link.saved-") and (self.root / "link").exists():
+            shutil.rmtree(self.root)
+        super().rename_new(old, new, at, to)
+
+
+@pytest.mark.parametrize("there", [Tree(), Tree({"link.saved-2": "the user's own"})])
+def test_what_cannot_go_beside_its_place_goes_into_the_root(bench: Bench, there: Tree) -> None:
+    """The directory that it was taken from went away meanwhile, with all that was in it."""
+    build(bench.path, Tree({"d/e/f": "1"}) | there)
+    point = bench.point()
+    build(bench.path, Tree({"d/e/link": Link("f"), "d/e/new": "2"}))
+    bench.reopen(GoneAndTaken(bench.path / "d/e", again=True))
+    done = bench.back_to(point)
+    beside = f"link.saved-{3 if there else 2}"
+    assert f"swapped while rolling back; now {beside}" in [left.reason for left in done.conflicts]
+    assert (bench.path / beside / "precious").read_text() == "not in any snapshot"
+    assert not there or (bench.path / "link.saved-2").read_text() == "the user's own"
+    assert not [name for name in os.listdir(bench.path) if name.startswith(".turnmark")]
+    assert bench.finish() is None
+
+
 class Taken(Disk):
     """Somebody writes a third content the moment a file was displaced."""
 
@@ -131,6 +156,31 @@ def test_who_keeps_a_displaced_file_open_loses_nothing_that_he_writes_later(
     kept = {leaf[-1] for leaf in image(bench.path).values()} | set(bench.every_blob())
     assert {b"a third content", b"what the agent writes next"} <= kept
     assert not [name for name in os.listdir(bench.path) if name.startswith(".turnmark")]
+
+
+class TakenTwice(Taken):
+    """And has written a second one just before."""
+
+    def rename_new(self, old: bytes, new: bytes, at: int, to: int) -> None:
+        if old == b"a" and not self.done:
+            self.path.write_text("a second content")
+            self.path.chmod(0o750)
+        super().rename_new(old, new, at, to)
+
+
+def test_a_content_that_nothing_else_holds_can_be_had_back_with_its_mode(bench: Bench) -> None:
+    build(bench.path, {"other": "x"})
+    point = bench.point()
+    build(bench.path, {"a": "now"})
+    bench.reopen(TakenTwice(bench.path / "a"))
+    done = bench.back_to(point)
+    (saved,) = [left.reason for left in done.conflicts if "saved" in left.reason]
+    bench.reopen()
+    (kept,) = [one for one in bench.history().snapshots() if one.partial]
+    assert saved.endswith(f"turnmark cat {kept.id.hex()[:12]} a")
+    assert (bench.path / "a").read_text() == "a third content"
+    bench.go(Request(kept.id, kept.seq, "what was saved", paths=(RelPath(b"a"),)))
+    assert image(bench.path)[b"a"] == ("file", 0o750, b"a second content")
 
 
 class Unbringing(Disk):
