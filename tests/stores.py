@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from core.disk import REAL, Disk
 from core.history import History, MarkSpec
+from core.model import Oid
 from core.recorder import Recorder, Taken
 from core.rollback import Request, Result, finish_interrupted, preview, rollback
 from core.roots import Root, check_root
@@ -85,11 +87,11 @@ class Bench:
     def history(self) -> History:
         return History(self.store, self.root.id)
 
-    def every_blob(self) -> set[bytes]:
-        """All contents that the store can give."""
+    def every_blob(self, but: Collection[Oid] = ()) -> set[bytes]:
+        """All contents that the store can give, also where some are damaged."""
         found = set()
         for pack in self.store.packs():
-            for oid in pack.oids():
+            for oid in set(pack.oids()).difference(but):
                 kind, data = self.store.read(oid)
                 if kind == "blob":
                     found.add(data)

@@ -13,15 +13,17 @@ from pathlib import Path
 import pytest
 
 from core.edits import Edits
+from core.errors import Damaged
 from core.history import MarkSpec, pin_ref
 from core.model import Maker, RelPath
 from core.plan import MINE, UNATTRIBUTED
 from core.recorder import Taken
 from core.retention import Policy, prune
-from core.rollback import Request, Result, preview, undo_request
+from core.rollback import Request, Result, preview, rollback, undo_request
 from core.states import stored_state
 from core.turns import begin, end
 from tests.stores import Bench
+from tests.test_verify import damage_object
 from tests.trees import Dir, Leaf, build, image
 from watcher.outcomes import as_json, for_people, result_of
 from watcher.rollbacks import How, preview_lines
@@ -84,6 +86,26 @@ def test_the_default_takes_it_back_and_says_so_first(bench: Bench) -> None:
     assert preview(bench.recorder, request(point, stays=False)).mine == (b"b",)
     assert bench.go(request(point, stays=False)).mine == (b"b",)
     assert image(bench.path) == was
+
+
+def test_where_it_cannot_be_told_whose_an_edit_was_the_way_back_is_open(bench: Bench) -> None:
+    """And closed to who wants to keep his own: what is not known to be his would go."""
+    point = start(bench, {"a": "0", "b": "0"})
+    was = image(bench.path)
+    build(bench.path, {"b": "mine"})
+    lost = start(bench, {"mine": "too"})
+    turn(bench, {"a": "1"})
+    damage_object(bench.store, lost.snapshot.files)
+    before = image(bench.path)
+    for ask in (preview, rollback):
+        with pytest.raises(Damaged):
+            ask(bench.recorder, request(point, stays=True))
+        assert image(bench.path) == before
+    assert preview(bench.recorder, request(point, stays=False)).mine == ()
+    assert bench.go(request(point, stays=False)).outcome == "done"
+    assert image(bench.path) == was
+    bench.go(undo_request(bench.store, bench.root.id))
+    assert image(bench.path) == before
 
 
 def test_edits_that_no_snapshot_holds_yet_are_the_persons_too(bench: Bench) -> None:

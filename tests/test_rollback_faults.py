@@ -6,19 +6,24 @@ import errno
 import itertools
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from core.diff import files_of
 from core.disk import REAL, Disk
-from core.errors import TurnmarkError
+from core.errors import Damaged, TurnmarkError
+from core.history import read_snapshot
+from core.model import Oid, RelPath
 from core.recorder import Recorder
 from core.rollback import Request, finish_interrupted, rollback
 from core.store import Store
 from tests.faults import FaultyDisk, dies, failing, killing
 from tests.stores import ALL, Bench, fsck
+from tests.test_verify import damage_object
 from tests.trees import Dir, File, Image, Leaf, Link, build, image
 
 OLD: dict[str | bytes, Leaf] = {
@@ -132,8 +137,8 @@ def test_killed_at_every_step_nothing_is_lost_and_the_next_command_finishes(
         fsck(bench.store.base)
 
 
-def check_nothing_lost(bench: Bench, now: Image) -> None:
-    kept = contents(image(bench.path)) | set(Bench(bench.base).every_blob())
+def check_nothing_lost(bench: Bench, now: Image, *damaged: Oid) -> None:
+    kept = contents(image(bench.path)) | set(Bench(bench.base).every_blob(damaged))
     missing = contents(now) - kept
     assert not missing
 
@@ -172,6 +177,43 @@ def test_after_an_error_at_any_step_every_path_is_as_it_was_or_as_it_shall_be(
         if not disk.struck:
             assert at > 60
             return
+
+
+def at_exchange(verb: str) -> None:
+    if verb == "exchange":
+        killing(verb)
+
+
+def files_oid(bench: Bench, target: Oid) -> Oid:
+    return read_snapshot(bench.store, target).files
+
+
+def edited_oid(bench: Bench, target: Oid) -> Oid:
+    return dict(files_of(bench.store.tree, files_oid(bench, target)))[RelPath(b"edited")].oid
+
+
+@pytest.mark.parametrize("lost", [files_oid, edited_oid], ids=["its tree", "a file"])
+def test_a_killed_rollback_whose_point_is_lost_since_is_said_once_and_leaves_what_is_there(
+    tmp_path: Path, lost: Callable[[Bench, Oid], Oid]
+) -> None:
+    bench, request, before, now = two_states(tmp_path)
+    oid = lost(bench, request.target)
+    half = FaultyDisk(1, at_exchange, lasting=True)
+    assert dies(lambda _: run_rollback(bench, request, half), at=1 << 20)
+    bench.reopen()
+    damage_object(bench.store, oid)
+    with pytest.raises(Damaged):
+        bench.finish()
+    check_nothing_lost(bench, now, oid)
+    left = image(bench.path)
+    assert not unsettled(left, before, now)
+    assert not [name for name in left if name.startswith(b".turnmark")]
+    assert bench.finish() is None
+    build(bench.path, {"edited": "after that"})
+    point = bench.point()
+    build(bench.path, {"edited": "and later"})
+    assert bench.back_to(point).outcome == "done"
+    assert (bench.path / "edited").read_text() == "after that"
 
 
 class Unbringing(FaultyDisk):
