@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import time
 from collections.abc import Collection, Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from .consolidate import (
@@ -466,15 +468,31 @@ def _run_git(program: str, base: str) -> str:
         "LC_ALL": "C",
     }
     try:
-        done = subprocess.run(
-            [nice, "-n", "19", *command] if nice else command,
-            env=environment,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=REPACK_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        return _run([nice, "-n", "19", *command] if nice else command, environment)
+    except OSError as error:
         return str(error)
-    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        return f"it was stopped after {REPACK_SECONDS:.0f} seconds"
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> str:
+    """What a process said if it failed. Who does not wait for its end does not leave it, nor what
+    it has started: git's own child would go on for hours, and keep what it writes."""
+    with subprocess.Popen(
+        command,
+        env=environment,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        process_group=0,
+    ) as process:
+        try:
+            _, said = process.communicate(timeout=REPACK_SECONDS)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if not process.returncode:
+        return ""
+    return said.decode(errors="replace").strip() or f"it ended with {process.returncode}"
