@@ -34,6 +34,7 @@ from .history import History, workspaces
 from .model import Mark, Oid, Snapshot, parse_path
 from .objects import parse_headers
 from .refs import TOP, ref_name
+from .roots import root_of
 from .store import NO_SPACE, Store, registry_path
 from .sweep import Reach, Swept, drop_refs, reclaim, repack, size_on_disk
 from .undo import open_turns
@@ -48,6 +49,7 @@ SLACK = 16384
 INDEX_BYTES = 32
 """What an object takes beside its bytes: its entry in the index, and a share of a reference."""
 
+NO_RECORD = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 State = Literal["live", "orphan", "away"]
 
 
@@ -283,11 +285,18 @@ def _parent_proves(disk: Disk, parent: bytes, record: dict[str, object]) -> bool
 
 
 def record_of(store: Store, workspace: str) -> object:
-    """The register, or what the newest snapshot says of the root: then nothing proves it gone."""
+    """The register, or what a snapshot says of the root: then nothing proves it gone.
+
+    A workspace's id is that of its root: a register that names another is damaged, and whatever
+    is not to be found at that other place proves nothing.
+    """
     try:
-        return json.loads(store.disk.read_file(registry_path(store, workspace)))
-    except (OSError, ValueError):
-        return _record_in_snapshots(store, workspace)
+        found = json.loads(store.disk.read_file(registry_path(store, workspace)))
+        if root_of(parse_path(found["root"])).id == workspace:
+            return found
+    except (OSError, *NO_RECORD):
+        pass
+    return _record_in_snapshots(store, workspace)
 
 
 def _record_in_snapshots(store: Store, workspace: str) -> object:
@@ -296,7 +305,7 @@ def _record_in_snapshots(store: Store, workspace: str) -> object:
         try:
             _, _, text = parse_headers(store.read(oid)[1])[1].partition(b"\n\n")
             return {"root": json.loads(text)["root"]}
-        except (Damaged, ValueError, KeyError, TypeError):
+        except (Damaged, *NO_RECORD):
             continue
     return None
 

@@ -33,6 +33,7 @@ from core.retention import (
     keep,
     prune,
     read_ledger,
+    record_of,
     state_of,
 )
 from core.rollback import undo_request
@@ -43,6 +44,7 @@ from core.undo import replay
 from core.verify import verify
 from tests.faults import FaultyDisk, die_at_each, failing
 from tests.stores import ALL, Bench, fsck
+from tests.test_verify import damage_object
 from tests.trees import build
 
 DAY = 24 * HOUR_NS
@@ -263,6 +265,70 @@ def test_a_mount_point_proves_that_the_root_is_gone_where_it_is_the_same_file_sy
     assert state_of(REAL, found) == "away"
     assert state_of(REAL, {**found, "fs": REAL.fs_id(str(mounted)) + 1}) == "away"
     assert state_of(REAL, {**found, "fs": REAL.fs_id(str(mounted))}) == "orphan"
+
+
+def lose(register: Path) -> None:
+    register.unlink()
+
+
+def says(text: str) -> Callable[[Path], None]:
+    def harm(register: Path) -> None:
+        register.write_text(text)
+
+    return harm
+
+
+def names_a_neighbour(register: Path) -> None:
+    """As one flipped bit does: where it says that the root is, nothing is, and that is proved."""
+    told = json.loads(register.read_text())
+    register.write_text(json.dumps(told | {"root": f"{told['root'][:-1]}!"}))
+
+
+LOSSES = {
+    "lost": lose,
+    "cut": says('{"root": "/'),
+    "a list": says("[]"),
+    "a number": says('{"root": 7}'),
+    "no path": says('{"root": "\\u0000"}'),
+    "no text": says('{"root": "\\ud800"}'),
+    "deep": says("[" * 100_000),
+    "another": names_a_neighbour,
+}
+
+
+@pytest.mark.parametrize("harm", LOSSES.values(), ids=LOSSES.keys())
+def test_a_live_workspace_stays_so_without_its_register(tmp_path, harm):
+    """Else it counted as gone: everything went, the newest point as well."""
+    bench = grown(tmp_path, 3)
+    harm(Path(registry_path(bench.store, bench.root.id)))
+    assert state_of(REAL, record_of(bench.store, bench.root.id)) == "live"
+    later = now_of(bench) + 90 * DAY
+    for done in (auto_prune(bench.store, Policy(), later), prune(bench.store, Policy(), later)):
+        assert done is not None
+        assert (done.orphans, done.stale) == ((), ())
+        assert seqs(bench) == {5, 6}
+    add(bench, 1)
+    assert {5, 6, 7, 8} == seqs(bench)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["by its snapshots", "by nothing"])
+def test_without_its_register_nothing_proves_that_a_directory_was_deleted(tmp_path, known):
+    bench = orphaned(tmp_path)
+    os.unlink(registry_path(bench.store, bench.root.id))
+    if not known:
+        for commit in set(bench.history().snapshot_ids.values()):
+            damage_object(bench.store, commit)
+    before = bench.store.refs.below("refs/turnmark")
+    found = record_of(bench.store, bench.root.id)
+    assert found == ({"root": str(bench.path)} if known else None)
+    assert state_of(REAL, found) == "away"
+    now = time.time_ns()
+    done = prune(bench.store, Policy(), now)
+    assert (done.orphans, done.stale) == ((), ())
+    left = bench.store.refs.below("refs/turnmark")
+    assert {n: o for n, o in left.items() if not n.endswith("/view")} == before
+    auto_prune(bench.store, Policy(), now + 90 * DAY)
+    assert (seqs(bench) == {5, 6}) if known else (len(seqs(bench)) == 6)
 
 
 # Pruning stores
