@@ -275,7 +275,7 @@ def _registers(store: Store, refs: Refs) -> Iterator[Damage]:
 def register_is_right(store: Store, workspace: str) -> bool:
     try:
         doc = json.loads(store.disk.read_file(registry_path(store, workspace)))
-        _, where = int(doc["created_ns"]), doc["parent"]
+        _, where = int(doc["created_ns"]), doc.get("parent")  # of imports it is not known
         known = where is None or (len(where) == 2 and all(isinstance(n, int) for n in where))
         return known and root_of(parse_path(doc["root"])).id == workspace
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -26,6 +26,7 @@ from core.roots import check_root, root_of
 from core.states import stored_state
 from core.store import Store
 from core.timeline import Timeline
+from core.verify import verify
 from tests.faults import FaultyDisk, die_at_each, failing
 from tests.predecessor import V1, V2, everything, git, name_of
 from tests.stores import ALL, fsck
@@ -269,6 +270,7 @@ def test_a_directory_that_is_gone_is_history_all_the_same(store, base, work, tak
     (done,) = import_stores(store, str(base))
     assert (done.points, done.error) == (3, "")
     assert contents(store, points(store, work)[-1].id) == states[0]
+    assert verify(store).ok
     record = record_of(store, root_of(os.fsencode(work)).id)
     assert state_of(REAL, record) == "away"
     prune(store, Policy(retention_days=0), (T0 + 10**6) * 10**9)
