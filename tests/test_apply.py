@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from core.disk import Disk
+from core.disk import Disk, Name
 from core.history import MarkSpec
 from core.model import RelPath
 from core.recorder import Taken as Point
@@ -34,22 +34,59 @@ class NoExchange(Disk):
         raise OSError(errno.EINVAL, "not here")
 
 
-def test_where_names_cannot_be_exchanged_all_comes_back_in_two_steps(bench: Bench) -> None:
+class NoRenameat2(Disk):
+    """Nor is there a rename that takes nobody's name."""
+
+    def _rename2(self, old: bytes, new: bytes, at: int, to: int, flags: int) -> None:
+        raise OSError(errno.ENOSYS, "not here")
+
+
+WITHOUT = pytest.mark.parametrize("disk", [NoExchange(), NoRenameat2()], ids=["exchange", "both"])
+
+
+@WITHOUT
+def test_where_names_cannot_be_exchanged_all_comes_back_in_two_steps(
+    bench: Bench, disk: Disk
+) -> None:
     build(bench.path, Tree({"a": "1", "d/b": "2", "l": Link("a")}))
     point, before = bench.point(), image(bench.path)
     (bench.path / "l").unlink()
     build(bench.path, Tree({"a": "changed", "d/b": "changed", "l": Link("d")}))
-    bench.reopen(NoExchange())
+    bench.reopen(disk)
     done = bench.back_to(point)
     assert (done.outcome, done.conflicts) == ("done", ())
     assert image(bench.path) == before
 
 
-def test_where_names_cannot_be_exchanged_a_writer_keeps_its_file(bench: Bench) -> None:
+def test_where_no_rename_spares_a_name_it_is_spared_all_the_same(bench: Bench) -> None:
+    build(bench.path, {"gone": "then", "other": "x"})
+    point = bench.point()
+    (bench.path / "gone").unlink()
+    bench.reopen(Coming(bench.path / "gone"))
+    done = bench.back_to(point)
+    assert [(c.path, c.reason) for c in done.conflicts] == [(b"gone", "appeared since")]
+    assert (bench.path / "gone").read_text() == "theirs"
+    assert not [name for name in os.listdir(bench.path) if name.startswith(".turnmark")]
+
+
+class Coming(NoRenameat2):
+    """Somebody makes a file of the name in the moment before it is brought back."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def link(self, old: Name, new: Name, at: int | None = None, to: int | None = None) -> None:
+        if new == os.fsencode(self.path.name):
+            self.path.write_text("theirs")
+        super().link(old, new, at, to)
+
+
+@WITHOUT
+def test_where_names_cannot_be_exchanged_a_writer_keeps_its_file(bench: Bench, disk: Disk) -> None:
     build(bench.path, {"a": "1"})
     point = bench.point()
     build(bench.path, {"a": "changed"})
-    bench.reopen(NoExchange())
+    bench.reopen(disk)
     with open(bench.path / "a", "r+b") as file:
         done = bench.back_to(point)
         file.write(b"CH")

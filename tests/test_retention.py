@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.consolidate import consolidate
 from core.disk import REAL, Disk
 from core.errors import Busy
 from core.history import History, MarkSpec, pin_ref
@@ -265,6 +266,29 @@ def test_a_mount_point_proves_that_the_root_is_gone_where_it_is_the_same_file_sy
     assert state_of(REAL, found) == "away"
     assert state_of(REAL, {**found, "fs": REAL.fs_id(str(mounted)) + 1}) == "away"
     assert state_of(REAL, {**found, "fs": REAL.fs_id(str(mounted))}) == "orphan"
+
+
+def test_a_mount_point_that_does_not_say_which_file_system_it_is_proves_nothing(
+    tmp_path, monkeypatch
+):
+    def failing_statvfs(path: object) -> os.statvfs_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "statvfs", failing_statvfs)
+    bench = grown(tmp_path, 1)
+    assert json.loads(Path(registry_path(bench.store, bench.root.id)).read_text())["fs"] == 0
+    mounted = Path("/dev/shm")
+    if os.path.ismount(mounted):
+        assert state_of(REAL, record(mounted / "no such root", fs=0)) == "away"
+
+
+def test_a_file_system_that_does_not_say_what_room_it_has_is_not_taken_for_full(
+    tmp_path, monkeypatch
+):
+    bench = grown(tmp_path, 6)
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((0,) * 10))
+    assert consolidate(bench.store).packs_after == 1
+    in_order(bench)
 
 
 def lose(register: Path) -> None:
