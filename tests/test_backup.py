@@ -12,13 +12,13 @@ from core.backup import backup
 from core.consolidate import consolidate
 from core.disk import Disk
 from core.errors import BadInput, Busy, Damaged, TurnmarkError
-from core.history import History
+from core.history import History, read_snapshot
 from core.recorder import Recorder
 from core.store import Store
 from core.verify import verify
 from tests.faults import die_at_each
 from tests.stores import ALL, fsck
-from tests.test_consolidate import grown
+from tests.test_consolidate import git, grown
 from tests.trees import build
 
 
@@ -33,6 +33,18 @@ def test_a_backup_is_the_store_without_its_caches(tmp_path):
     fsck(copy.base)
     assert not os.listdir(f"{copy.base}/turnmark/cache")
     assert os.listdir(f"{copy.base}/turnmark/workspaces") == [f"{bench.root.id}.json"]
+
+
+def test_what_a_users_git_wrote_is_backed_up_too(tmp_path):
+    bench = grown(tmp_path, 2)
+    files = read_snapshot(bench.store, bench.history().snapshot_ids[1]).files
+    who = ("-c", "user.name=u", "-c", "user.email=u@example.org")
+    oid = git(bench.store.base, *who, "commit-tree", "-m", "mine", files.hex()).strip()
+    git(bench.store.base, "update-ref", "refs/heads/mine", oid)
+    copy = Store.open(backup(bench.store, str(tmp_path / "copy")).path)
+    assert "mine" in git(copy.base, "log", "--format=%s", "refs/heads/mine")
+    assert verify(copy).ok
+    fsck(copy.base)
 
 
 def test_work_goes_on_in_a_backup(tmp_path):

@@ -22,6 +22,7 @@ from core.sweep import deep_repack, drop_refs
 from core.verify import parse_packed_strictly, verify
 from tests.faults import die_at_each
 from tests.stores import Bench, fsck
+from tests.test_consolidate import git
 from tests.trees import build
 
 
@@ -161,6 +162,20 @@ def damage_object(store: Store, oid: Oid) -> None:
             data[pack.offset(place) + 8] ^= 0xFF
             rewrite(path, bytes(data))
     store.reload()
+
+
+def test_what_a_users_git_wrote_is_looked_at_and_put_aside_where_it_is_damaged(store):
+    oid = git(store.base, "hash-object", "-w", "--stdin", given="the user's own").strip()
+    loose = Path(store.base, "objects", oid[:2], oid[2:])
+    assert verify(store).ok
+    rewrite(loose, loose.read_bytes()[:-4])
+    (damage,) = verify(store).damaged
+    assert str(loose) in damage.reason
+    done = repair(store)
+    assert not done.dropped
+    assert not loose.exists()
+    assert verify(store).ok
+    fsck(store.base)
 
 
 def test_a_quick_look_finds_missing_packs_but_reads_no_contents(store):
