@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from core.disk import Disk
-from core.errors import BadInput
+from core.errors import BadInput, TurnmarkError
 from core.plan import Left
 from core.recorder import Recorder, Taken
 from core.revert import Wish, preview_revert, revert, wish_for
 from core.rollback import Result, finish_interrupted, redo_request, undo_request
+from core.rules import RuleSet
 from core.store import Store
 from core.timeline import Timeline
 from core.turns import begin, end
@@ -385,6 +387,31 @@ def run_revert(bench: Bench, wanted: Wish, disk: Disk) -> None:
         finish_interrupted(recorder)
         revert(recorder, wanted)
     recorder.close()
+
+
+class Unemptying(Disk):
+    """Fails when staging is to be emptied."""
+
+    def unlink(self, name: bytes | str, at: int | None = None) -> None:
+        if name == b"0":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().unlink(name, at)
+
+
+def test_an_interrupted_revert_is_finished_around_what_no_snapshot_holds(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, RuleSet(max_file_size=100))
+    build(bench.path, {".gitignore": "data/\n", "data/f": "1", "d/big": "b" * 500, "a": "1"})
+    turn(bench, {"a": "2"})
+    edit(bench.path, {"later": "kept"})
+    after = image(bench.path) | {b"a": ("file", 0o644, b"1")}
+    bench.reopen(Unemptying())
+    with pytest.raises(TurnmarkError, match="finish the rollback"):
+        take_out(bench, "turn:1")
+    bench.reopen()
+    done = bench.finish()
+    assert done is not None
+    assert (done.kept, done.conflicts) == ((), ())
+    assert image(bench.path) == after
 
 
 def test_killed_at_every_step_it_is_finished_or_was_never_begun(tmp_path: Path) -> None:
