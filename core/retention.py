@@ -485,6 +485,8 @@ def judge(ledger: Ledger, order: Order) -> Verdict:
 
 def confirm(ledger: Ledger, verdict: Verdict) -> Verdict:
     """What still goes of a workspace whose history has grown since the verdict."""
+    if ledger.errors:
+        return Verdict(frozenset(), 0)
     book = ledger.book
     gone = {row.seq for row in book.droppable() if verdict.names >= _row_names(ledger, row)}
     rows = [row for row in (*book.points, *book.bursts) if row.seq not in gone]
@@ -666,7 +668,9 @@ class _Prune(_DryRun):
         try:
             if _names(ledger.workspace, History(self.store, ledger.workspace)) == ledger.names:
                 return verdict
-            return confirm(read_ledger(self.store, ledger.workspace, self.order), verdict)
+            found = read_ledger(self.store, ledger.workspace, self.order)
+            self.errors += found.errors
+            return confirm(found, verdict)
         except Damaged as error:
             self.errors.append(f"{ledger.workspace}: {error.message}")
             return Verdict(frozenset(), 0)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from core.consolidate import consolidate
 from core.disk import REAL, Disk
 from core.errors import Busy
-from core.history import History, MarkSpec, pin_ref
+from core.history import History, MarkSpec, pin_ref, read_snapshot
 from core.model import EMPTY_TREE, Mark, MarkKind, Oid, Snapshot
 from core.recorder import Recorder
 from core.retention import (
@@ -442,6 +442,50 @@ def test_undo_goes_on_working_after_a_prune(tmp_path):
         assert Oid(bytes.fromhex(str(rollback.extra[key]))) in set(
             bench.history().snapshot_ids.values()
         )
+    in_order(bench)
+
+
+def between(monkeypatch: pytest.MonkeyPatch, comes: Callable[[], object]) -> None:
+    """What comes after a prune has decided, and before it has the store for itself."""
+    real, waiting = Store.exclusive, [comes]
+
+    def exclusive(store: Store, wait: float = 0.0) -> Any:
+        while waiting:
+            waiting.pop()()
+        return real(store, wait)
+
+    monkeypatch.setattr(Store, "exclusive", exclusive)
+
+
+def test_what_is_pinned_or_marked_while_a_prune_decides_stays(tmp_path, monkeypatch):
+    bench = grown(tmp_path, 6)
+    build(bench.path, {"f": "a burst"})
+    bench.recorder.take()
+    add(bench, 1)
+    taken = bench.history().snapshot_ids
+    old = read_snapshot(bench.store, taken[5])
+
+    def comes() -> None:
+        bench.store.refs.create(pin_ref(bench.root.id, taken[3]), taken[3], sync=True)
+        bench.recorder.record(MarkSpec("manual", "again"), old)
+
+    between(monkeypatch, comes)
+    now = now_of(bench)
+    done = prune(bench.store, Policy(max_points=1, burst_hours=0, burst_turns=1), now)
+    assert seqs(bench) == {3, 4, 5, 14, 15, 16}
+    assert done.snapshots_dropped == 5
+    in_order(bench)
+
+
+def test_what_is_damaged_while_a_prune_decides_keeps_its_workspace_whole(tmp_path, monkeypatch):
+    bench = grown(tmp_path, 4)
+    path = Path(bench.store.base, f"refs/turnmark/{bench.root.id}/s/3")
+    oid = path.read_text()
+    between(monkeypatch, lambda: path.write_text("rubbish"))
+    done = prune(bench.store, Policy(max_points=2), now_of(bench))
+    assert any(bench.root.id in error for error in done.errors)
+    path.write_text(oid)
+    assert seqs(bench) == set(range(1, 9))
     in_order(bench)
 
 

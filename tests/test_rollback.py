@@ -8,18 +8,20 @@ import shutil
 import socket
 import subprocess
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from core.errors import BadInput
+from core.diff import files_of
+from core.errors import BadInput, Damaged
 from core.history import MarkSpec
 from core.model import Oid, RelPath
 from core.plan import FUSE_DELETIONS, changed_among, changed_paths
 from core.rollback import Request, preview, redo_request, rollback, undo_request
 from core.rules import RuleSet
-from core.states import stored_state
+from core.states import seen_state, stored_state
 from tests.stores import Bench, fsck
 from tests.test_verify import damage_object
 from tests.trees import Dir, File, Leaf, Link, build, image
@@ -472,6 +474,43 @@ def test_a_preview_stores_nothing_and_changes_nothing(bench: Bench) -> None:
     assert image(bench.path) == tree
     changed = {path for path, leaf in image(bench.store.base).items() if store.get(path) != leaf}
     assert all(path.startswith(b"turnmark/cache") for path in changed)
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def made_a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def made_a_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def made_a_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("../outside")
+
+
+@pytest.mark.parametrize("change", [removed, made_a_directory, made_a_fifo, made_a_link])
+def test_a_preview_reads_nothing_but_the_file_that_it_has_seen(
+    bench: Bench, change: Callable[[Path], None]
+) -> None:
+    """It neither fails, nor waits, nor is led out of the workspace."""
+    build(bench.base, {"outside": "not ours"})
+    bench.point()
+    build(bench.path, {"f": "seen, and in no snapshot", "g": "too"})
+    state = seen_state(bench.recorder, bench.recorder.look())
+    entries = dict(files_of(state.read_tree, state.files))
+    change(bench.path / "f")
+    said = b"../outside" if change is made_a_link else b""
+    assert state.read_blob(entries[RelPath(b"f")].oid) == said
+    assert state.read_blob(entries[RelPath(b"g")].oid) == b"too"
+    with pytest.raises(Damaged):
+        state.read_blob(Oid(bytes(20)))
 
 
 def test_undo_and_redo_any_number_of_steps(bench: Bench) -> None:

@@ -196,11 +196,8 @@ def edited_oid(bench: Bench, target: Oid) -> Oid:
 def test_a_killed_rollback_whose_point_is_lost_since_is_said_once_and_leaves_what_is_there(
     tmp_path: Path, lost: Callable[[Bench, Oid], Oid]
 ) -> None:
-    bench, request, before, now = two_states(tmp_path)
-    oid = lost(bench, request.target)
-    half = FaultyDisk(1, at_exchange, lasting=True)
-    assert dies(lambda _: run_rollback(bench, request, half), at=1 << 20)
-    bench.reopen()
+    bench, before, now = killed_half_way(tmp_path)
+    oid = lost(bench, bench.history().snapshot_ids[1])
     damage_object(bench.store, oid)
     with pytest.raises(Damaged):
         bench.finish()
@@ -214,6 +211,63 @@ def test_a_killed_rollback_whose_point_is_lost_since_is_said_once_and_leaves_wha
     build(bench.path, {"edited": "and later"})
     assert bench.back_to(point).outcome == "done"
     assert (bench.path / "edited").read_text() == "after that"
+
+
+def killed_half_way(base: Path) -> tuple[Bench, Image, Image]:
+    bench, request, before, now = two_states(base)
+    half = FaultyDisk(1, at_exchange, lasting=True)
+    assert dies(lambda _: run_rollback(bench, request, half), at=1 << 20)
+    bench.reopen()
+    return bench, before, now
+
+
+def test_what_was_changed_after_the_kill_stays_and_is_told(tmp_path: Path) -> None:
+    bench, before, _ = killed_half_way(tmp_path)
+    theirs: dict[str | bytes, Leaf] = {"edited": File("mine by now", 0o600), "other": "mine too"}
+    build(bench.path, theirs)
+    done = bench.finish()
+    assert done is not None
+    assert [(left.path, left.reason) for left in done.conflicts] == [
+        (b"edited", "changed since the rollback was interrupted")
+    ]
+    assert image(bench.path) == before | {
+        b"edited": ("file", 0o600, b"mine by now"),
+        b"other": ("file", 0o644, b"mine too"),
+    }
+    assert bench.finish() is None
+
+
+def test_in_another_directory_in_the_place_of_the_root_nothing_is_finished(tmp_path: Path) -> None:
+    bench, _, now = killed_half_way(tmp_path)
+    bench.path.rename(tmp_path / "aside")
+    build(bench.path, {"edited": "of another project", "swap": "also"})
+    other = image(bench.path)
+    assert bench.finish() is None
+    assert image(bench.path) == other
+    check_nothing_lost(bench, now)
+    assert bench.finish() is None
+
+
+class Unemptying(Disk):
+    """Cannot empty a staging directory."""
+
+    def unlink(self, name: bytes | str, at: int | None = None) -> None:
+        if name == b"0":
+            failing(errno.EIO)("unlink")
+        super().unlink(name, at)
+
+
+def test_an_error_while_finishing_is_told_and_the_next_command_finishes(tmp_path: Path) -> None:
+    bench, before, now = killed_half_way(tmp_path)
+    bench.reopen(Unemptying())
+    with pytest.raises(TurnmarkError, match="finish the interrupted rollback"):
+        bench.finish()
+    check_nothing_lost(bench, now)
+    bench.reopen()
+    done = bench.finish()
+    assert done is not None
+    assert (done.outcome, done.conflicts) == ("done", ())
+    assert image(bench.path) == before
 
 
 class Unbringing(FaultyDisk):
