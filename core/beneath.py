@@ -64,7 +64,7 @@ class Beneath:
             fd = self.disk.open_quietly(name, DIRECTORY, at=fd)
             self._open[known] = fd
             if len(self._open) > OPEN_DIRS:
-                self._drop_oldest(known)
+                self.disk.close(self._open.popitem(last=False)[1])
         return fd
 
     def _nearest(self, path: RelPath) -> tuple[RelPath, list[bytes]]:
@@ -76,11 +76,6 @@ class Beneath:
         if path:
             self._open.move_to_end(path)
         return path, missing[::-1]
-
-    def _drop_oldest(self, but: RelPath) -> None:
-        oldest = next(iter(self._open))
-        if oldest != but:
-            self.disk.close(self._open.pop(oldest))
 
     def parent(self, path: RelPath) -> tuple[int, bytes]:
         """The directory that holds a path, and the path's name in it."""
