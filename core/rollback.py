@@ -32,6 +32,8 @@ NAMED = 10
 LEAST_OF_HASH = 8
 """So many digits of a plan's hash nobody hits upon without having seen it."""
 
+UNTOLD = "which of the edits are yours cannot be told: the history since then is damaged"
+
 Outcome = Literal["done", "nothing", "planned", "conflicts", "refused", "taken back"]
 
 
@@ -131,7 +133,8 @@ def _plan(recorder: Recorder, request: Request, now: State, then: State) -> Resu
     now, then = now.reading_once(), then.reading_once()
     plan = make_plan(now, then, request.target, request.paths)
     asked = request.op != "revert"
-    others = _by_no_agent(recorder, request, now, then, plan) if asked else {}
+    told = _by_no_agent(recorder, request, now, then, plan) if asked else {}
+    others = told or {}
     if request.mine_stays and others:
         stays = {path: MINE if maker == PERSON else UNATTRIBUTED for path, maker in others.items()}
         plan = make_plan(now, then, request.target, request.paths, stays)
@@ -141,12 +144,16 @@ def _plan(recorder: Recorder, request: Request, now: State, then: State) -> Resu
         planned_result(recorder, request, plan),
         mine=tuple(path for path in touched if others[path] == PERSON),
         unattributed=tuple(path for path in touched if others[path] != PERSON),
-        warnings=tuple(_warnings(recorder, request)) if plan.steps else (),
+        warnings=tuple(_warnings(recorder, request, told)) if plan.steps else (),
         gone=tuple(gone_unheld(now, then, request.paths)),
     )
 
 
-def _warnings(recorder: Recorder, request: Request) -> Iterator[str]:
+def _warnings(
+    recorder: Recorder, request: Request, told: dict[RelPath, Maker] | None
+) -> Iterator[str]:
+    if told is None:
+        yield UNTOLD
     yield from _git_moved(recorder, request)
     yield from _under_way(recorder.marks(), request)
     for path in sorted(recorder.rules.nested):
@@ -174,8 +181,9 @@ def _git_moved(recorder: Recorder, request: Request) -> Iterator[str]:
 
 def _by_no_agent(
     recorder: Recorder, request: Request, now: State, then: State, plan: Plan
-) -> dict[RelPath, Maker]:
-    """Of what the point has otherwise: the edits of the person, and of nobody knows whom."""
+) -> dict[RelPath, Maker] | None:
+    """Of what the point has otherwise: the edits of the person, and of nobody knows whom; None
+    where the history is too damaged to tell."""
     store = recorder.store
 
     def state_of(snapshot: Snapshot) -> State:
@@ -188,7 +196,7 @@ def _by_no_agent(
     except Damaged:
         if request.mine_stays:
             raise
-        return {}  # what a preview says is no reason to refuse the way back
+        return None  # what a preview says is no reason to refuse the way back
 
 
 def _target_state(store: Store, request: Request) -> State:

@@ -19,7 +19,7 @@ from core.model import Maker, RelPath
 from core.plan import MINE, UNATTRIBUTED
 from core.recorder import Taken
 from core.retention import Policy, prune
-from core.rollback import Request, Result, preview, rollback, undo_request
+from core.rollback import UNTOLD, Request, Result, preview, rollback, undo_request
 from core.states import stored_state
 from core.turns import begin, end
 from tests.stores import Bench
@@ -101,7 +101,8 @@ def test_where_it_cannot_be_told_whose_an_edit_was_the_way_back_is_open(bench: B
         with pytest.raises(Damaged):
             ask(bench.recorder, request(point, stays=True))
         assert image(bench.path) == before
-    assert preview(bench.recorder, request(point, stays=False)).mine == ()
+    shown = preview(bench.recorder, request(point, stays=False))
+    assert (shown.mine, shown.warnings) == ((), (UNTOLD,))
     assert bench.go(request(point, stays=False)).outcome == "done"
     assert image(bench.path) == was
     bench.go(undo_request(bench.store, bench.root.id))
