@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from core.clear import clear
-from core.errors import Busy
+from core.errors import Busy, TurnmarkError
 from core.roots import root_of
 from core.store import Store
 from tests import transcript
-from tests.stores import fsck
+from tests.faults import FaultyDisk, failing
+from tests.stores import Bench, fsck
 from tests.terminal import on_terminal
 from tests.trees import build
 
@@ -278,3 +282,34 @@ def test_clear_refuses_while_a_rollback_is_unfinished(turnmark, work, home):
     assert result.code == 1
     assert "was interrupted" in result.err
     assert turnmark("cat", "@", "a").out == "1"
+
+
+def test_clear_does_not_refuse_for_a_directory_that_is_gone(tmp_path):
+    bench = Bench(tmp_path)
+    build(bench.path, {"a": "1"})
+    bench.point()
+    bench.close()
+    Path(bench.store.base, f"turnmark/journal/{bench.root.id}.json").write_text("{}")
+    shutil.rmtree(bench.path)
+    assert clear(bench.store).left == ()
+    assert not os.path.exists(bench.store.base)
+
+
+def test_a_clear_that_fails_at_any_step_is_told_and_can_be_done_again(tmp_path):
+    bench = Bench(tmp_path / "template")
+    build(bench.path, {"a": "1"})
+    bench.point()
+    bench.close()
+    base = tmp_path / "copy"
+    for at in itertools.count(1):
+        shutil.copytree(bench.store.base, base)
+        disk = FaultyDisk(at, failing(errno.EIO))
+        with suppress(TurnmarkError):
+            clear(Store.open(str(base), disk))
+            assert not base.exists()
+        if not disk.struck:
+            assert at > 20
+            return
+        if base.exists():
+            clear(Store.create(str(base)))
+        assert not base.exists()
