@@ -389,6 +389,33 @@ def run_revert(bench: Bench, wanted: Wish, disk: Disk) -> None:
     recorder.close()
 
 
+LARGE = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    ("did", "gone", "since", "path"),
+    [
+        ({"a": "2"}, (), {"a": LARGE}, b"a"),
+        ({"b": TEXT}, ("a",), {"b": LARGE}, b"b"),
+        ({"new": "2"}, (), {"new": LARGE}, b"new"),
+        ({}, ("a",), {"a": LARGE}, b"a"),
+    ],
+    ids=["changed", "renamed", "made", "deleted"],
+)
+def test_what_is_not_captured_now_is_left_alone(
+    tmp_path: Path, did: Tree, gone: tuple[str, ...], since: Tree, path: bytes
+) -> None:
+    bench = Bench(tmp_path, RuleSet(max_file_size=len(LARGE) - 1))
+    build(bench.path, {"a": TEXT, "other": "1"})
+    turn(bench, did | {"other": "2"}, *gone)
+    build(bench.path, since)
+    large = image(bench.path)[path]
+    done = take_out(bench, "turn:1")
+    assert (path, "oversize now") in [(left.path, left.reason) for left in done.kept]
+    assert image(bench.path)[path] == large
+    assert image(bench.path)[b"other"] == ("file", 0o644, b"1")
+
+
 class Unemptying(Disk):
     """Fails when staging is to be emptied."""
 
