@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .model import EMPTY_TREE, ROOT, TREE, Change, Entry, Oid, RelPath, is_within, join
+from .model import EMPTY_TREE, ROOT, TREE, Change, Entry, Oid, RelPath, join
 from .objects import named_entries, parse_tree, split_tree
 
 ReadTree = Callable[[Oid], bytes]
@@ -93,10 +93,3 @@ def entry_at(read: ReadTree, tree: Oid, path: RelPath) -> Entry | None:
             return None
         found = _entries(read, found.oid).get(name)
     return found
-
-
-def within(changes: Iterator[Change], tops: list[RelPath]) -> Iterator[Change]:
-    """Only the changes at or below the given paths; all of them if none is given."""
-    for change in changes:
-        if not tops or any(is_within(change.path, top) for top in tops):
-            yield change
