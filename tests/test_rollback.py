@@ -476,6 +476,18 @@ def test_a_preview_stores_nothing_and_changes_nothing(bench: Bench) -> None:
     assert all(path.startswith(b"turnmark/cache") for path in changed)
 
 
+def test_a_preview_by_records_that_prove_nothing_any_more_says_the_same(bench: Bench) -> None:
+    build(bench.path, {"a": "1", "d/b": "1"})
+    point = bench.point()
+    build(bench.path, {"a": "2"})
+    bench.close()
+    bench.store.next_generation()
+    assert point.mark
+    shown = preview(bench.reopen(), Request(point.snapshot.id, point.mark.seq, "p"))
+    assert [(step.action, step.path) for step in shown.plan.steps] == [("replace", b"a")]
+    assert bench.back_to(point).plan.hash == shown.plan.hash
+
+
 def removed(path: Path) -> None:
     path.unlink()
 
