@@ -143,3 +143,21 @@ def test_show_tells_and_a_rollback_across_a_moved_head_warns(turnmark, repo, mon
     assert len(told["warnings"]) == 1
     point = json.loads(turnmark("show", "1", "--json").out)["point"]
     assert point["git"] == {"head": first, "branch": "main", "doing": ""}
+
+
+def test_a_rollback_into_a_merge_of_gits_warns(turnmark, repo, monkeypatch):
+    monkeypatch.chdir(repo)
+    commit(repo, "1")
+    turnmark("snapshot")
+    theirs = git(repo, "commit-tree", "-m", "theirs", "HEAD^{tree}", "-p", "HEAD").strip()
+    git(repo, "merge", "-q", "--no-ff", "--no-commit", theirs)
+    build(repo, {"f": "2"})
+    told = json.loads(turnmark("rollback", "1", "--dry-run", "--json").out)
+    words = "a merge of git's is under way, which the rollback knows nothing of"
+    assert told["warnings"] == [words]
+    before = image(repo / ".git", skip=())
+    assert words in turnmark("rollback", "1", "--yes").out
+    assert image(repo / ".git", skip=()) == before
+    turnmark("snapshot")
+    build(repo, {"f": "3"})
+    assert not json.loads(turnmark("rollback", "1", "--dry-run", "--json").out)["warnings"]
