@@ -7,8 +7,8 @@ during one look, and git where a store is repacked or a predecessor's is read.
 
   model, errors: values and failures: the words of turnmark
   disk, beneath: the file verbs that everything else uses, and directories below one root
-  deflate, objects, packs: compression; git objects and packs, to bytes and back
-  spares, whereabouts: files made ahead; which of many packs holds an object
+  deflate, spares: compression; files made ahead, for writes that somebody waits for
+  objects, packs, whereabouts: git objects and packs, to bytes and back; which pack holds what
   reserve, refs, store: a megabyte to give up; references; the store: objects, locks, layout
   gitignore, rules, about: .gitignore syntax; what is captured; what a git tree cannot say of it
   roots: which directories may be watched, and what they are called
