@@ -15,7 +15,7 @@ import zlib
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from .deflate import FAST, crc32, deflate, deflate_halves, store
@@ -190,6 +190,17 @@ def _workers(process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(WORKERS, thread_name_prefix="turnmark-deflate")
 
 
+@cache
+def _awake(process: int) -> None:
+    for _ in range(WORKERS):
+        _workers(process).submit(int)
+
+
+def wake_workers() -> None:
+    """To start them takes milliseconds, once."""
+    _awake(os.getpid())
+
+
 class PackWriter:
     """Owns one unfinished pack; until `finish` nothing of it can be seen, and `drop` undoes it."""
 
@@ -276,7 +287,7 @@ class PackWriter:
         batch, size = self._batch, self._batch_bytes
         self._batch, self._batch_bytes = [], 0
         if size <= BEHIND_ABOVE * len(batch):
-            self._write_entries(_compress_all(batch))
+            self._write_entries(_compress_all(batch, quick=not self._flushed))
         else:
             self._compress_behind(batch)
 
@@ -286,7 +297,8 @@ class PackWriter:
         self._later(lambda: [_packed(oid, head + halves())])
 
     def _compress_behind(self, batch: list[tuple[Kind, Oid, bytes]]) -> None:
-        self._later(_workers(os.getpid()).submit(_compress_all, batch).result)
+        work = partial(_compress_all, batch, quick=not self._flushed)
+        self._later(_workers(os.getpid()).submit(work).result)
 
     def _later(self, result: Callable[[], list[Packed]]) -> None:
         self._ahead.append(result)
@@ -294,7 +306,7 @@ class PackWriter:
             self._write_entries(self._ahead.popleft()())
 
     def _settle(self) -> None:
-        rest = _compress_all(self._batch, quick=not self.entries)
+        rest = _compress_all(self._batch, quick=not self._flushed)
         self._batch, self._batch_bytes = [], 0
         while self._ahead:
             self._write_entries(self._ahead.popleft()())
@@ -350,8 +362,9 @@ class PackWriter:
         self._fd, self._idx = -1, None
 
 
-def _compress_all(batch: list[tuple[Kind, Oid, bytes]], *, quick: bool = False) -> list[Packed]:
-    """Quickly: trees, of which little else than ids would be left, wait for a consolidation."""
+def _compress_all(batch: list[tuple[Kind, Oid, bytes]], *, quick: bool) -> list[Packed]:
+    """Quickly, as in a pack of some turn: trees, of which little else than ids would be left, wait
+    for a consolidation."""
     return [
         _packed(
             oid,

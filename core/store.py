@@ -22,7 +22,7 @@ from .disk import REAL, Disk
 from .errors import Busy, Damaged, NoStore, TurnmarkError
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
-from .packs import HINT, TEMPORARY, Pack, PackWriter
+from .packs import HINT, TEMPORARY, Pack, PackWriter, wake_workers
 from .refs import Ready, RefStore
 from .spares import Spares
 from .whereabouts import Whereabouts
@@ -374,7 +374,9 @@ class Store:
         self._free()
 
     def prepare(self) -> None:
-        """Makes the files that the next snapshot and its mark will be written to."""
+        """Makes the files that the next snapshot and its mark will be written to, and what else is
+        not there yet when it is first needed."""
+        wake_workers()
         self.spares.fill(FILES_OF_A_PACK)
         self.refs.spares.fill(REFS_OF_A_TURN)
 

@@ -5,8 +5,7 @@ Knows packs by their names and ids; nothing of how they came or where they go.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import chain
+from collections.abc import Collection, Mapping
 
 from .model import Oid
 from .packs import Pack
@@ -51,14 +50,13 @@ class Whereabouts:
     def find(self, oid: Oid) -> Pack | None:
         """A pack that holds the object; None if none does."""
         found = self._small.get(oid)
-        if found is None:
-            self._asked += 1
-            if self._asked == ASKED_MANY:
-                self._gather_more()
-                found = self._small.get(oid)
         if found is not None and found not in self._gone:
             return found
         rest = self._likely(oid) if found is None else self._packs.values()
+        if rest:
+            self._asked += 1
+            if self._asked == ASKED_MANY:
+                self._gather_more()
         return next((pack for pack in rest if pack.place(oid) is not None), None)
 
     def known(self, oid: Oid) -> Pack | None:
@@ -98,11 +96,12 @@ class Whereabouts:
         self._large = [pack for pack in self._large if pack.count > MIDDLING]
         self._noted = [pack for pack in self._noted if pack.count > MIDDLING]
 
-    def _likely(self, oid: Oid) -> chain[Pack]:
+    def _likely(self, oid: Oid) -> Collection[Pack]:
         """The large packs that may hold an object."""
         head = oid[0] << 16 | oid[1] << 8 | oid[2]
-        is_noted = self._noted and self._heads[head >> 3] & 1 << (head & 7)
-        return chain(self._large, self._noted if is_noted else ())
+        if self._noted and self._heads[head >> 3] & 1 << (head & 7):
+            return [*self._large, *self._noted]
+        return self._large
 
     def _note(self, pack: Pack) -> None:
         """Those of packs that are gone stay noted, which costs a question now and then."""
