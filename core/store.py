@@ -377,8 +377,11 @@ class Store:
         """Makes the files that the next snapshot and its mark will be written to, and what else is
         not there yet when it is first needed."""
         wake_workers()
+        before = self._stamp()
         self.spares.fill(FILES_OF_A_PACK)
         self.refs.spares.fill(REFS_OF_A_TURN)
+        if before == self._added_stamp:  # our own files are no news
+            self._added_stamp = self._stamp()
 
     def put_away(self) -> None:
         """What was prepared and nobody has used; what a killed process leaves, a sweep finds."""

@@ -46,6 +46,7 @@ RETRY_SECONDS = 2.0
 RETRY_MOST = 30.0
 AUDIT_SECONDS = 600.0
 SCAN_SECONDS = 30.0
+CALM_SECONDS = 0.01
 SAVE_SECONDS = 2.0
 SAVE_MOST = 30.0
 ALWAYS_MOST = 20_000
@@ -118,7 +119,7 @@ class Workspace:
         self._retry = RETRY_SECONDS
         self._held_until = 0.0
         self._mend_at = 0.0
-        self._save_at = self._save_latest = math.inf
+        self._save_at = self._save_latest = self._prepare_at = math.inf
         self._thread = threading.Thread(target=self._run, name=f"turnmark-{root.id}", daemon=True)
 
     @property
@@ -313,13 +314,14 @@ class Workspace:
 
     def _serve(self) -> None:
         while True:
+            self._prepare()
             self._save_now_and_then()
             if self._changed and not self._stopping:
                 self._tend()  # whoever asks after a change was answered is to find it in force
             ask = self._next()
             if ask is not None:
                 self._answer(ask)
-                self._prepare()
+                self._prepare_at = time.monotonic() + CALM_SECONDS
                 self._put_off_save()
             elif self._stopping:
                 self._finish()
@@ -378,7 +380,7 @@ class Workspace:
         wake = self._next_look if due is None else min(due, self._next_look)
         if self._source is not None and self._source.trouble:
             wake = min(wake, self._mend_at)
-        return min(max(wake, self._held_until), self._save_at)
+        return min(max(wake, self._held_until), self._save_at, self._prepare_at)
 
     def _work(self) -> None:
         self._gather()
@@ -509,9 +511,12 @@ class Workspace:
             log.debug("%s: the store could not be looked at ahead: %s", self.root.shown, error)
 
     def _prepare(self) -> None:
-        """As a favour too, and not while somebody waits already."""
+        """As a favour too, once whoever was answered has had the answer."""
+        if time.monotonic() < self._prepare_at or self._called():
+            return
+        self._prepare_at = math.inf
         try:
-            if self.recorder is not None and not self._called():
+            if self.recorder is not None:
                 self.recorder.store.prepare()
         except OSError as error:
             log.debug("%s: nothing could be prepared: %s", self.root.shown, error)
