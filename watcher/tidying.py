@@ -6,6 +6,7 @@ at any time, as anything may that works on a store.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterable
 
@@ -13,6 +14,9 @@ from core.roots import Root
 
 from .context import Context
 from .starting import again
+
+UNHURRIED = 10
+"""How nice it is to all others."""
 
 
 class Upkeep:
@@ -30,6 +34,8 @@ class Upkeep:
         self._process = subprocess.Popen(
             command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
+        # from its first moment: to start takes it longer than most upkeeps
+        os.setpriority(os.PRIO_PROCESS, self._process.pid, UNHURRIED)
 
     def has_ended(self) -> bool:
         """Told once of each."""

@@ -42,6 +42,7 @@ def with_files(bench: Bench) -> Iterator[Result]:
         for ours in every.values():
             at_end.callback(ours.remove)
             ours.take()
+            ours.recorder.store.warm_up()  # as a service does before anybody asks
         acts = {size: partial(_change_one, bench, size, ours) for size, ours in every.items()}
         yield from _grown(
             "1 changed in {:,}, durable", _costs(bench.scale.growth_turns, acts), SAME

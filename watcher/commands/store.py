@@ -41,7 +41,6 @@ from ..upkeep import maintain
 from ..words import capped, columns, count, left_cut
 
 LIMIT = 20
-UNHURRIED = 5
 ROOT_ROOM = 60
 OTHERS = 40
 """What the other columns of the table need."""
@@ -268,7 +267,6 @@ def _pruned_json(pruned: Pruned, roots: Mapping[str, str], *, dry_run: bool) -> 
 @pass_context
 def upkeep_(context: Context, roots: tuple[str, ...]) -> None:
     """What a service leaves to a process of its own."""
-    os.nice(UNHURRIED)
     maintain(context, open_store(context), [root_of(parse_path(root)) for root in roots])
 
 
