@@ -39,17 +39,22 @@ class Spares:
 
     def fill(self, count: int) -> None:
         """While nobody waits."""
+        self._let_go_of_swept()
         while len(self._ready) < count:
             self._ready.append(self._make())
 
     def take(self) -> Spare:
         """Whoever takes one holds a lock of writers, under which none is swept away."""
-        while self._ready:
-            spare = self._ready.pop()
+        self._let_go_of_swept()
+        return self._ready.pop() if self._ready else self._make()
+
+    def _let_go_of_swept(self) -> None:
+        ready, self._ready = self._ready, []
+        for spare in ready:
             if self._is_there(spare):
-                return spare
-            self.disk.close(spare.fd)
-        return self._make()
+                self._ready.append(spare)
+            else:
+                self.disk.close(spare.fd)
 
     def _is_there(self, spare: Spare) -> bool:
         """Not if a sweep took it for what a dead writer had left, or it is our parent's."""

@@ -51,6 +51,15 @@ def test_what_was_swept_away_is_not_taken(spares: Spares, tmp_path: Path, again:
     os.close(taken.fd)
 
 
+def test_what_was_swept_away_is_made_anew_ahead(spares: Spares, tmp_path: Path) -> None:
+    fds = len(os.listdir("/proc/self/fd"))
+    for path in tmp_path.iterdir():
+        path.unlink()
+    spares.fill(2)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert len(os.listdir("/proc/self/fd")) == fds
+
+
 def test_a_child_leaves_its_parents_alone(spares: Spares) -> None:
     pid = os.fork()
     if pid == 0:

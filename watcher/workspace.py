@@ -507,6 +507,7 @@ class Workspace:
         try:
             if self.recorder is not None:
                 self.recorder.store.warm_up()
+                self.recorder.store.prepare()  # an upkeep sweeps away what was
         except (OSError, TurnmarkError) as error:
             log.debug("%s: the store could not be looked at ahead: %s", self.root.shown, error)
 
