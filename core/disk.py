@@ -76,15 +76,26 @@ def _helpers(process: int) -> _Helpers:
 def _side_by_side(acts: Sequence[Act]) -> None:
     """The first by whoever asks, the others by helpers; all have ended when an error is raised."""
     done: SimpleQueue[BaseException | None] = SimpleQueue()
+    errors: list[BaseException] = []
     for act in acts[1:]:
         _helpers(os.getpid()).tasks.put((act, done))
     try:
         for act in acts[:1]:
             act()
-    finally:
-        found = [done.get() for _ in acts[1:]]
-    for error in filter(None, found):
-        raise error
+    except BaseException as error:  # noqa: BLE001 - raised below
+        errors.append(error)
+    left = len(acts[1:])
+    while left:
+        try:
+            found = done.get()
+        except BaseException as stop:  # noqa: BLE001 - they go on with what would be closed
+            errors.append(stop)
+            continue
+        left -= 1
+        if found is not None:
+            errors.append(found)
+    if errors:
+        raise errors[0]
 
 
 class Disk:

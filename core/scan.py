@@ -60,6 +60,8 @@ GITIGNORE = b".gitignore"
 MAPPED = (".db", ".sqlite", ".sqlite3", ".db3", "-shm", "-wal", ".mdb", ".lmdb")
 """Files that programs write through memory maps, of which events tell late or never."""
 GITIGNORE_CAP = 1 << 20
+SPLICE_MOST = 1 << 20
+"""Bytes to go over: each new content in a directory is looked for in the whole of its tree."""
 SCOUT_ABOVE = 5_000
 """So many files take longer to look at than a process takes to start."""
 NO_ACCESS = frozenset(
@@ -251,6 +253,7 @@ class Look:
             frame.todo = old.entered()[::-1]
         elif (spliced := self._with_new_contents(frame, listed)) is not None:
             frame.old, frame.same, frame.spliced = spliced, True, True
+            frame.stats = array("q", spliced.stats)  # with its doubts, should it be unfolded
             frame.todo = spliced.entered()[::-1]
         else:
             self._look_at_all(frame, fd)
@@ -272,6 +275,8 @@ class Look:
             for name, at in zip(listed[0], range(0, len(now), WIDTH), strict=True)
             if was[at : at + WIDTH] != now[at : at + WIDTH]
         }
+        if len(differing) * len(old.raw) > SPLICE_MOST:
+            return None
         try:
             raw, stats = self._with_files(frame.path, rules, old, old.raw, differing)
         except (OSError, NotAFile):
@@ -749,7 +754,7 @@ class Look:
         None where more than that may have to be written, which the long way finds out.
         """
         old = self.tree.get(path)
-        if old is None:
+        if old is None or (len(task.names) + len(task.below)) * len(old.raw) > SPLICE_MOST:
             return None
         stats = old.stats
         try:

@@ -13,7 +13,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from typing import NamedTuple
 
@@ -519,9 +519,11 @@ class Store:
         for directory, prefix in (("objects/pack", TEMPORARY), ("turnmark/tmp", "")):
             with self.disk.scandir(f"{self.base}/{directory}") as found:
                 for entry in found:
-                    if entry.name.startswith(prefix):
+                    if not entry.name.startswith(prefix):
+                        continue
+                    with suppress(FileNotFoundError):  # its owner has put it away meanwhile
                         freed += entry.stat(follow_symlinks=False).st_size
-                        self.disk.discard(entry.path)
+                    self.disk.discard(entry.path)
         return freed
 
 
@@ -550,7 +552,7 @@ class Writer:
                 pack.add(kind, oid, data)
                 self.objects += 1
                 if pack.size > PACK_BYTES or len(pack) >= PACK_OBJECTS:
-                    self._finish_pack()  # memory stays flat, an interruption cheap
+                    self._finish_pack(more=True)  # memory stays flat, an interruption cheap
         except OSError as error:
             raise explain(error, "write to the store", self.store.base) from error
         return oid
@@ -569,12 +571,16 @@ class Writer:
             self._pack = PackWriter(store.disk, f"{store.base}/objects/pack", store.spares)
         return self._pack
 
-    def _finish_pack(self, along: Iterable[int] = ()) -> None:
-        """Always synced: of an object that is seen, another writer may make a durable point."""
+    def _finish_pack(self, along: Iterable[int] = (), *, more: bool = False) -> None:
+        """Always synced: of an object that is seen, another writer may make a durable point.
+
+        Where more are to come, what was written is not held for all of them.
+        """
         pack = self._pack
         if pack is None:
             return
-        self._finished[pack.finish(sync=True, along=along)] = pack.written
+        path = pack.finish(sync=True, along=along)
+        self._finished[path] = bytearray() if more else pack.written
         self.size += pack.size
         self._written.update(pack.entries)
         self._pack = None

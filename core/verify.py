@@ -424,8 +424,8 @@ def lost_references(store: Store, refs: Refs) -> Lost:
 
     What a later snapshot or mark names as the one before it had been published, and is lost for
     certain. Anything else may be what a writer that died left, which nobody was told of; only what
-    has the numbers that come next may also be the newest, lost. So may the snapshot of the newest
-    mark: both get their names at once, and a power cut may leave either.
+    has the numbers that come next may also be the newest, lost. So may the snapshot of a mark: both
+    get their names at once, and a power cut may leave either.
     """
     taken = {(w, seq) for w, _, seq in map(parts_of, refs)}
     known = set(refs.values()) | _dropped_or_nothing(store)
@@ -446,10 +446,9 @@ def lost_references(store: Store, refs: Refs) -> Lost:
             certain[name] = item.id
         elif 0 < item.seq - last.get(item.workspace, 0) <= slack:
             possible[name] = item.id
-    for mark, snapshot in _unreferenced_snapshots(store, refs):
+    for snapshot in _unreferenced_snapshots(store, refs):
         name = ref_name(snapshot.workspace, "s", snapshot.seq)
-        newest = mark.seq == last.get(mark.workspace) == snapshot.seq + 1
-        (possible if newest else certain)[name] = snapshot.id
+        (certain if snapshot.id in published else possible)[name] = snapshot.id
     return Lost(certain, {n: o for n, o in possible.items() if n not in certain})
 
 
@@ -488,7 +487,7 @@ def _kind_in(source: Source, oid: Oid) -> Kind:
     return KINDS[number]
 
 
-def _unreferenced_snapshots(store: Store, refs: Refs) -> Iterator[tuple[Mark, Snapshot]]:
+def _unreferenced_snapshots(store: Store, refs: Refs) -> Iterator[Snapshot]:
     """A mark that stays has its snapshot stay: one without reference has lost it."""
     there = set(refs.values())
     purpose = _dropped_or_nothing(store)
@@ -496,9 +495,8 @@ def _unreferenced_snapshots(store: Store, refs: Refs) -> Iterator[tuple[Mark, Sn
         if parts_of(name)[1] != "m":
             continue
         try:
-            mark = read_mark(store, oid)
-            snapshot = read_snapshot(store, mark.snapshot)
+            snapshot = read_snapshot(store, read_mark(store, oid).snapshot)
         except (Damaged, OSError):
             continue
         if snapshot.id not in there and snapshot.id not in purpose:
-            yield mark, snapshot
+            yield snapshot

@@ -101,6 +101,7 @@ def test_either_name_alone_is_enough_after_a_power_cut(tmp_path: Path, kind: str
     bench.reopen()
     build(bench.path, {"a": "later"})
     bench.point()
+    assert verify(bench.store).damaged == []
     then = Request(taken.snapshot.id, taken.mark.seq, "the point")
     assert rollback(bench.recorder, then).outcome == "done"
     assert (bench.path / "a").read_text() == "changed"

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from core.consolidate import consolidate
 from core.disk import REAL, Disk
 from core.history import MarkSpec
 from core.spares import Spares
+from core.store import Store
+from core.sweep import sweep
 from tests.stores import Bench, fsck
 from tests.trees import build
+from watcher.workspace import Settings, Workspace
 
 
 @pytest.fixture
@@ -108,3 +118,80 @@ def test_a_snapshot_that_was_prepared_for_makes_no_file(tmp_path: Path) -> None:
     assert list(Path(bench.store.base, "turnmark/tmp").iterdir()) == []
     bench.close()
     fsck(bench.store.base)
+
+
+class PuttingAway(Disk):
+    """Another workspace leaves while its files are listed."""
+
+    other: Bench | None = None
+
+    @contextmanager
+    def scandir(self, where: int | str) -> Iterator[Any]:  # type: ignore[override]
+        with super().scandir(where) as found:
+            entries = list(found)
+        if self.other is not None and any(entry.name.startswith("writing-") for entry in entries):
+            self.other.store.put_away()
+        yield iter(entries)
+
+
+@pytest.mark.parametrize("upkeep", [sweep, consolidate])
+def test_an_upkeep_does_not_stumble_over_who_leaves(tmp_path: Path, upkeep) -> None:
+    """Found by a reviewer."""
+    bench = Bench(tmp_path)
+    build(bench.path, {"a": "1"})
+    bench.point()
+    bench.store.prepare()
+    disk = PuttingAway()
+    disk.other = bench
+    upkeep(Store.open(bench.store.base, disk))
+    assert not list(Path(bench.store.base, "objects/pack").glob("writing-*"))
+
+
+def test_a_workspace_without_room_for_spares_is_watched(tmp_path: Path, monkeypatch) -> None:
+    """Found by a reviewer: it was paused, and looked at again and again."""
+    bench = Bench(tmp_path)
+    build(bench.path, {"a": "1"})
+    bench.point()
+    bench.close()
+
+    def full(spares: Spares) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", spares.prefix)
+
+    monkeypatch.setattr(Spares, "_make", full)
+    settings = Settings(bench.rules, observer="scan")
+    workspace = Workspace(bench.store.base, bench.root, settings, None, lambda _: None)
+    workspace.start()
+    try:
+        assert workspace.ready.wait(20)
+        assert workspace.state == "scan-only"
+    finally:
+        workspace.stop()
+        assert workspace.join(20)
+
+
+def test_who_is_interrupted_waits_for_those_who_unlink(tmp_path: Path) -> None:
+    """Found by a reviewer: they went on in whatever directory got the descriptor's number."""
+    names = [b"%d" % n for n in range(80)]
+    for name in names:
+        (tmp_path / name.decode()).touch()
+    begun, busy = threading.Event(), []
+
+    class Slow(Disk):
+        def unlink(self, name: bytes | str, at: int | None = None) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                busy.append(name)
+                begun.set()
+                time.sleep(0.003)
+                busy.remove(name)
+            elif begun.wait(10):
+                raise KeyboardInterrupt
+            super().unlink(name, at)
+
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Slow().unlink_all([(fd, name) for name in names])
+        assert busy == []
+        assert len(list(tmp_path.iterdir())) == 20
+    finally:
+        os.close(fd)

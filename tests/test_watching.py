@@ -133,11 +133,46 @@ def test_who_ends_leaves_events_to_the_next_service(hooks, watching, tmp_path):
     for told in (begin_event(work), {"spooled": large.name}):
         with pytest.raises(NotNow):
             hooks.answer(told)
-    assert large.exists()
+    assert not large.exists()  # a hook that is refused spools all of it, and once is enough
     copy = hooks.spool / "1-1.json"
-    copy.write_text(json.dumps({"spooled": large.name}))
+    copy.write_text(json.dumps(begin_event(work)))
     hooks.drain()
     hooks._draining.join(10)
     assert copy.exists()
-    assert large.exists()
     assert turns(hooks, work) == 0
+
+
+def test_a_session_that_ends_while_the_service_does_is_left_to_the_next(hooks, watching, tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    begun = begin_event(work)
+    hooks.answer(begun)
+    assert watching.stop(10)
+    payload = {"session_id": "s1", "cwd": str(work), "hook_event_name": "SessionEnd"}
+    ended = {**begun, "event": "SessionEnd", "time_ns": time.time_ns()}
+    ended["payload"] = base64.b64encode(json.dumps(payload).encode()).decode()
+    with pytest.raises(NotNow):
+        hooks.answer(ended)
+
+
+def test_what_came_twice_or_failed_does_not_stay_in_the_spool(hooks, tmp_path, monkeypatch):
+    """Found by a reviewer: the next service made turns of it that nobody had begun."""
+    work = tmp_path / "work"
+    work.mkdir()
+    events = [{**begin_event(work), "pid": 0} for _ in range(2)]
+    for number, event in enumerate(events):
+        hooks.answer(event)
+        (hooks.spool / f"{number}-1.json").write_text(json.dumps(event))
+    hooks.drain()
+    until(lambda: not list(hooks.spool.glob("*.json")))
+    assert turns(hooks, work) == 1
+    failing = {**begin_event(work), "time_ns": time.time_ns()}
+    with monkeypatch.context() as patch:
+        patch.setattr(hooks, "_act", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        hooks._last.clear()
+        with pytest.raises(OSError, match="full"):
+            hooks.answer(failing)
+    (hooks.spool / "9-1.json").write_text(json.dumps(failing))
+    hooks.drain()
+    until(lambda: not list(hooks.spool.glob("*.json")))
+    assert not hooks._known or all(hooks._known.values())

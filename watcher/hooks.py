@@ -76,45 +76,42 @@ class Hooks:
     def answer(self, params: Params, gone: Gone = nobody, *, older: bool = False) -> dict[str, Any]:
         """What the hook is to print, if anything."""
         spooled = text(params, "spooled")
-        if not spooled:
-            return self._answer(params, gone, older=older)
-        path, keep = self._payload(spooled), False
-        try:
-            return self._answer(_read(path), gone, older=older)
-        except NotNow:
-            keep = True
-            raise
-        finally:
-            if not keep:
-                path.unlink(missing_ok=True)
-
-    def _answer(self, params: Params, gone: Gone, *, older: bool) -> dict[str, Any]:
+        params = self._fetched(spooled) if spooled else params
         event = event_of(params)
         if event.kind not in ("none", "tool") and not older:
             self._hear_older(event.session)
         call = _call_of(event, params)
-        if event.kind == "none" or self._has_come(call) or self._is_repeated(event):
+        if event.kind == "none" or self._has_come(call):
+            return {}
+        if self._is_repeated(event):
+            self._is_done(call)
             return {}
         try:
             words = self._act(event, params, gone)
-        except NotNow:
-            with self._lock:
-                self._known.pop(call, None)
-                self._last.pop((event.agent, event.session), None)
-            raise
         except TurnmarkError as error:
+            if isinstance(error, NotNow):
+                self._forget_call(call, event)
+                raise
             log.info("%s of %s: %s", event.kind, event.session, error.message)
             words = ""
+        except BaseException:
+            self._forget_call(call, event)
+            raise
         self._is_done(call)
         known = agents.AGENTS[event.agent]
         said = known.tell(text(params, "event"), words) if words else ""
         return {"out": base64.b64encode(said.encode()).decode()} if said else {}
 
-    def _payload(self, name: str) -> Path:
-        """Of an event too large for a request; the hook wrote it to a file instead."""
+    def _fetched(self, name: str) -> Params:
+        """An event too large for a request; the hook wrote it to a file instead, and spools it once
+        more if it is refused."""
         if os.path.basename(name) != name or name.startswith("."):
             raise BadInput(f"'{name[:100]}' is no name of a spooled event.", "")
-        return self.spool / name
+        path = self.spool / name
+        try:
+            return _read(path)
+        finally:
+            path.unlink(missing_ok=True)
 
     def _has_come(self, call: Call) -> bool:
         """The very same: a hook that had no answer in time has spooled it as well."""
@@ -129,6 +126,12 @@ class Hooks:
         if not done:
             raise NotNow("This event is being dealt with.")
         return True
+
+    def _forget_call(self, call: Call, event: AgentEvent) -> None:
+        """As if it had never come: it may come again."""
+        with self._lock:
+            self._known.pop(call, None)
+            self._last.pop((event.agent, event.session), None)
 
     def _is_done(self, call: Call) -> None:
         with self._lock:
@@ -250,7 +253,8 @@ class Hooks:
         self._begins.pop(event.session, None)
         if event.session not in self.sessions.all:
             self._wait_for_look(event)  # at which a turn from before this service becomes known
-        self.sessions.close({"session": event.session, "status": "interrupted"})
+        ended = {"session": event.session, "status": "interrupted"}
+        self._note_errors(event, self.sessions.close(ended))
 
     def _wait_for_look(self, event: AgentEvent) -> None:
         for workspace in map(self.sessions.watching.find, self._roots(event)):

@@ -149,8 +149,8 @@ class Watching:
 
     def _hold(self, root: Root, holder: str) -> None:
         if root.id not in self.items:
-            if (before := self._leaving.pop(root.id, None)) is not None:
-                before.join(STOP_SECONDS)
+            if (before := self._leaving.get(root.id)) is not None and before.join(STOP_SECONDS):
+                del self._leaving[root.id]
             settings = self._settings(root, [item.workspace.root for item in self.items.values()])
             base = str(self.context.store_path)
             workspace = Workspace(base, root, settings, self.hub, self.notify, self.looked)

@@ -231,7 +231,7 @@ class Workspace:
         self.looked(self.recorder)
         self.recorder.tree.save()
         store.warm_up()
-        store.prepare()
+        self._prepare_at = 0.0
         self._settle_state()
         self.ready.set()
 
@@ -406,6 +406,7 @@ class Workspace:
     def _snapshot(self, note: str) -> None:
         if len(self._burst):
             self._look_at(self._burst.take(), note)
+            self._prepare_at = 0.0
             self._settle_state()
 
     def _look_at(self, dirty: Dirty, note: str) -> Taken:
@@ -507,7 +508,7 @@ class Workspace:
         try:
             if self.recorder is not None:
                 self.recorder.store.warm_up()
-                self.recorder.store.prepare()  # an upkeep sweeps away what was
+                self._prepare_at = 0.0  # an upkeep sweeps away what was
         except (OSError, TurnmarkError) as error:
             log.debug("%s: the store could not be looked at ahead: %s", self.root.shown, error)
 
@@ -519,7 +520,7 @@ class Workspace:
         try:
             if self.recorder is not None:
                 self.recorder.store.prepare()
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread could be started
             log.debug("%s: nothing could be prepared: %s", self.root.shown, error)
 
     def _mend(self) -> None:
@@ -574,6 +575,7 @@ class Workspace:
         """Reads the records anew, after a task has died at a place that nobody foresaw."""
         assert self.recorder is not None
         old, self.recorder = self.recorder, None
+        old.store.put_away()
         old.close()
         self.recorder = Recorder(old.store, self.root, old.rules)
         self._burst.add(Dirty(lost=True), time.monotonic())
