@@ -30,6 +30,10 @@ class Spares:
         self._ready: list[Spare] = []
         self._process = os.getpid()
 
+    @property
+    def count(self) -> int:
+        return len(self._ready)
+
     def close(self) -> None:
         while self._ready:
             spare = self._ready.pop()

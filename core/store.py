@@ -383,6 +383,10 @@ class Store:
         if before == self._added_stamp:  # our own files are no news
             self._added_stamp = self._stamp()
 
+    @property
+    def is_prepared(self) -> bool:
+        return self.spares.count + self.refs.spares.count > 0
+
     def put_away(self) -> None:
         """What was prepared and nobody has used; what a killed process leaves, a sweep finds."""
         self.spares.close()

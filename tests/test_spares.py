@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from core.store import Store
 from core.sweep import sweep
 from tests.stores import Bench, fsck
 from tests.trees import build
+from tests.watching import PATIENT, Live, until
 from watcher.workspace import Settings, Workspace
 
 
@@ -167,6 +169,20 @@ def test_a_workspace_without_room_for_spares_is_watched(tmp_path: Path, monkeypa
     finally:
         workspace.stop()
         assert workspace.join(20)
+
+
+def test_only_where_turns_come_something_is_made_ahead(tmp_path: Path) -> None:
+    """Two hundred directories at rest would hold hundreds of files and descriptors."""
+    build(tmp_path / "work", {"a": "1"})
+
+    def made() -> int:
+        return len(list((tmp_path / "store/objects/pack").glob("writing-*")))
+
+    with Live(tmp_path, replace(PATIENT, audit=0.2)).ready() as live:
+        assert made() == 0
+        live.ask()
+        until(lambda: made() == 2)
+        until(lambda: made() == 0)
 
 
 def test_who_is_interrupted_waits_for_those_who_unlink(tmp_path: Path) -> None:

@@ -231,7 +231,6 @@ class Workspace:
         self.looked(self.recorder)
         self.recorder.tree.save()
         store.warm_up()
-        self._prepare_at = 0.0
         self._settle_state()
         self.ready.set()
 
@@ -472,6 +471,8 @@ class Workspace:
         taken = self._look_at(Dirty(lost=True), "found by a full look")
         if self._source is not None and not self._source.trouble:
             self._count_findings(self._source, taken)
+        if self.recorder is not None:
+            self.recorder.store.put_away()  # where nothing happens, nothing needs to be ready
         self._put_off_look()
         self._settle_state()
 
@@ -508,7 +509,8 @@ class Workspace:
         try:
             if self.recorder is not None:
                 self.recorder.store.warm_up()
-                self._prepare_at = 0.0  # an upkeep sweeps away what was
+                if self.recorder.store.is_prepared:  # an upkeep has swept it away
+                    self._prepare_at = 0.0
         except (OSError, TurnmarkError) as error:
             log.debug("%s: the store could not be looked at ahead: %s", self.root.shown, error)
 
