@@ -90,8 +90,13 @@ class Turnmark:
         self.recorder = Recorder(self.store, self.root, RuleSet())
 
     def close(self) -> None:
+        self.store.put_away()
         self.recorder.close()
         self.locks.close()
+
+    def make_ready(self) -> None:
+        """As the service does once an answer is out, before anybody asks again."""
+        self.store.prepare()
 
     def take(
         self, paths: Iterable[RelPath] | None = None, mark: MarkSpec | None = None

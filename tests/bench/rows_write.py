@@ -83,6 +83,7 @@ def _changed(bench: Bench, count: int, least: float) -> Result:
 
     def prepare() -> None:
         paths[:] = edits.change(count)
+        ours.make_ready()
 
     def take() -> None:
         ours.take(paths)
@@ -141,6 +142,7 @@ def _one_against_limit(bench: Bench, target: str) -> Result:
     found = Times([], [])
     for _ in range(3 * bench.scale.changes):
         path = edits.change(1)
+        ours.make_ready()
         found.other.append(seconds(partial(write_plainly, edits.root, path, target)))
         found.ours.append(seconds(partial(ours.take, path)))
     return found.costs(f"1 changed in {files:,}, against plain writing", 3, "limit")

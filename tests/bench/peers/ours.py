@@ -29,6 +29,9 @@ class Ours(Keeper):
         super().__init__(place, root)
         self.turnmark = Turnmark(f"{place}/store", root)
 
+    def make_ready(self) -> None:
+        self.turnmark.make_ready()
+
     def take(self, changed: Iterable[RelPath] | None = None) -> State:
         taken = self.turnmark.recorder.take(changed, MarkSpec("manual"), always_mark=False)
         return taken.snapshot.id.hex()
