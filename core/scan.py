@@ -59,6 +59,8 @@ MASK = (1 << 63) - 1
 GITIGNORE = b".gitignore"
 MAPPED = (".db", ".sqlite", ".sqlite3", ".db3", "-shm", "-wal", ".mdb", ".lmdb")
 """Files that programs write through memory maps, of which events tell late or never."""
+LAST_OF_MAPPED = frozenset(ending[-1] for ending in MAPPED)
+"""Asked first of every name: most end otherwise."""
 GITIGNORE_CAP = 1 << 20
 SPLICE_MOST = 1 << 20
 """Bytes to go over: each new content in a directory is looked for in the whole of its tree."""
@@ -303,7 +305,7 @@ class Look:
         old = root.old
         if old is None or not self.tree.trusted or self.tree.files < SCOUT_ABOVE:
             return None
-        if root.rules.fingerprint != old.rules or not can_be_sent():
+        if root.rules.fingerprint != old.rules or not can_be_sent(self.tree.files):
             return None
         top = Step(ROOT, root.rules, old.entered())
         try:
@@ -373,7 +375,7 @@ class Look:
                     numbers += A_DIRECTORY
                     continue
                 numbers += mode, info.st_ino & MASK, size, info.st_mtime_ns, info.st_ctime_ns
-                if links > 1 or name.endswith(MAPPED):
+                if links > 1 or (name[-1] in LAST_OF_MAPPED and name.endswith(MAPPED)):
                     self._note_always(path, name, info)
         return names, array("q", numbers)
 

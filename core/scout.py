@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import mmap
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -21,14 +22,18 @@ from .model import RelPath
 Vouch = Callable[[RelPath], None]
 
 HIGHEST_FD = 1 << 16
+KB_PER_FILE = 16
+"""To fork a process that holds more for each file of the tree takes longer than a scout spares."""
 
 
-def can_be_sent() -> bool:
+def can_be_sent(files: int) -> bool:
     """Elsewhere than on Linux a fork of a process with threads is not safe; and where the program
     that we are part of has its own way with its children, ours would not be ours to wait for."""
     if sys.platform != "linux" or signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL:
         return False
-    return hasattr(os, "pidfd_open") and len(os.sched_getaffinity(0)) > 1
+    if not hasattr(os, "pidfd_open") or len(os.sched_getaffinity(0)) == 1:
+        return False
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss <= files * KB_PER_FILE
 
 
 class Scout:

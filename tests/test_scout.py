@@ -17,7 +17,7 @@ import core.scan
 from core.model import ROOT, RelPath
 from core.rules import RuleSet
 from core.scan import DOUBT
-from core.scout import Scout, Vouch
+from core.scout import Scout, Vouch, can_be_sent
 from tests.live import until
 from tests.stores import Bench
 from tests.trees import build
@@ -42,10 +42,13 @@ class Patient(Scout):
         Patient.said = sorted(path for path in self._places if self.vouches_for(path))
 
 
+ANY_SIZE = 1 << 40
+
+
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> type[Patient]:
     monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
-    monkeypatch.setattr(core.scan, "can_be_sent", lambda: True)
+    monkeypatch.setattr(core.scan, "can_be_sent", lambda files: True)
     monkeypatch.setattr(core.scan, "Scout", Patient)
     Patient.sent, Patient.said, Patient.then = 0, [], lambda: None
     return Patient
@@ -145,6 +148,7 @@ def test_a_scout_that_dies_costs_nothing_but_time(bench, monkeypatch):
             super().__init__(paths, fd, lambda _: os.kill(os.getpid(), signal.SIGKILL))
 
     monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
+    monkeypatch.setattr("core.scout.KB_PER_FILE", ANY_SIZE)
     monkeypatch.setattr(core.scan, "Scout", Mortal)
     (bench.path / "c/e/f2").write_text("new")
     assert bench.point().changed == 1
@@ -221,10 +225,17 @@ def test_the_scout_begins_at_the_far_end(bench, monkeypatch):
             super().__init__(paths, fd, lambda _: None)
 
     monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
-    monkeypatch.setattr(core.scan, "can_be_sent", lambda: True)
+    monkeypatch.setattr(core.scan, "can_be_sent", lambda files: True)
     monkeypatch.setattr(core.scan, "Scout", Counting)
     bench.point()
     assert visited == [b"c/e", b"c/d", b"c", b"b/e", b"b/d", b"b", b"a/e", b"a/d", b"a"]
+
+
+def test_a_process_that_is_slow_to_fork_sends_none(bench, monkeypatch):
+    monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
+    monkeypatch.setattr(core.scan, "Scout", lambda *_: pytest.fail("sent"))
+    assert bench.point().changed == 0  # a dozen files, and all of pytest
+    assert can_be_sent(10**9) == (len(os.sched_getaffinity(0)) > 1)
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "handled"])
@@ -233,6 +244,7 @@ def test_where_children_are_somebody_elses_business_none_is_sent(bench, monkeypa
     before = signal.signal(signal.SIGCHLD, handler)
     try:
         monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
+        monkeypatch.setattr("core.scout.KB_PER_FILE", ANY_SIZE)
         monkeypatch.setattr(core.scan, "Scout", lambda *_: pytest.fail("sent"))
         assert bench.point().changed == 0
     finally:
