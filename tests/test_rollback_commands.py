@@ -166,10 +166,19 @@ def test_nobody_to_ask_is_a_usage_error_and_nothing_happens(turnmark, work):
     build(work, {"a": "1"})
     turnmark("snapshot")
     build(work, {"a": "2"})
-    for words in (["rollback"], ["undo"], ["redo"], ["rollback", "--json"]):
-        assert turnmark(*words).code == 64
+    for words in (["rollback"], ["rollback", "@"], ["undo", "--json"], ["rollback", "--json"]):
+        refused = turnmark(*words)
+        assert (refused.code, "--yes" in refused.err) == (64, True)
     assert (work / "a").read_text() == "2"
-    assert "--yes" in turnmark("rollback").err
+    assert "which point" in turnmark("rollback").err
+
+
+def test_what_is_wrong_with_what_was_named_comes_before_who_is_asked(turnmark, work):
+    build(work, {"a": "1"})
+    turnmark("snapshot")
+    refused = turnmark("rollback", "99")
+    assert (refused.code, "99" in refused.err, "asked" in refused.err) == (65, True, False)
+    assert turnmark("undo").out == turnmark("undo", "--yes").out
 
 
 @pytest.mark.parametrize(("types", "exact"), [(b"y\n", True), (b"yes\n", True), (b"n\n", False)])

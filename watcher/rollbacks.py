@@ -66,17 +66,16 @@ def options(command: Callable[..., int]) -> Callable[..., int]:
 def run(context: Context, how: How, action: str, params: Mapping[str, Any], none: str) -> int:
     """Shows, asks, does; `none` says what it means when there is nothing to go to."""
     check_directory(context, how.directory, how.words)
-    if how.yes or how.plan or how.dry_run:
-        plan = how.plan
-    else:
+    plan = how.plan if how.yes or how.plan or how.dry_run else None
+    if plan is None and context.json:
         check_somebody_is_there(context)
-        plan = None
     if how.dry_run or plan is None:
         shown = _look(context, how, action, params, none)
         if shown is not None and shown.outcome == "conflicts":
             return FAILED
         if shown is None or shown.outcome == "nothing" or plan is not None:
             return DONE
+        check_somebody_is_there(context)  # here, as what was named may be wrong
         if not agreed(context, "Go on?"):
             return FAILED
         plan = shown.plan.hash
@@ -96,9 +95,12 @@ def check_directory(context: Context, directory: str | None, words: tuple[str, .
         )
 
 
-def check_somebody_is_there(context: Context) -> None:
+def check_somebody_is_there(context: Context, which: str = "") -> None:
     if context.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        raise click.UsageError("Nobody can be asked here: pass --yes, or --dry-run to only look.")
+        asked = f" which {which} is meant: name one, and" if which else ":"
+        raise click.UsageError(
+            f"Nobody can be asked here{asked} pass --yes, or --dry-run to only look."
+        )
 
 
 def _look(

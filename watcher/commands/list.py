@@ -21,6 +21,8 @@ from ..words import columns, one_line, short
 COLUMNS = ("#", "AGE", "WHAT", "FILES", "+", "-", "KIND", "ID")
 WHOLE = ("#", "AGE", "FILES", "+", "-", "ID")
 """The columns that are never cut, however narrow the terminal."""
+COUNTING = "…"
+"""Of a turn that ended just now: an empty cell would look as if it had changed nothing."""
 NARROW = 64
 SPARED = ("+", "-", "ID")
 WHAT = {
@@ -142,12 +144,13 @@ def _table(points: list[Point]) -> Table:
 
 def row_of(point: Point) -> tuple[object, ...]:
     counts = point.counts
-    numbers = (counts.files, counts.insertions, counts.deletions) if counts else (None,) * 3
+    numbers = (counts.files, counts.insertions, counts.deletions) if counts else ()
+    cells = ["" if number is None else f"{number:,}" for number in numbers] or [COUNTING] * 3
     return (
         "" if point.n is None else point.n,
         age(point.time_ns).removesuffix(" ago"),
         _what(point),
-        *("" if number is None else f"{number:,}" for number in numbers),
+        *cells,
         _kind(point),
         short(point.id),
     )

@@ -46,4 +46,4 @@ def take_out_of(
         if changes or troubles:
             rows.append(row(agent, changes, troubles))
             lines += said(agent, changes, troubles, dry_run=dry_run)
-    return rows, lines or ["Nothing of turnmark's was there."]
+    return rows, lines or ["No agent's settings name turnmark."]

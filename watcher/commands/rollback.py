@@ -79,7 +79,7 @@ def command(
 def _choose(context: Context, how: How, mine_stays: bool) -> Chosen | None:
     from ..picking import choose  # a rollback to a named point needs nothing of it
 
-    check_somebody_is_there(context)
+    check_somebody_is_there(context, "point")
     check_directory(context, how.directory, how.words)
     return choose(context, how, mine_stays=mine_stays)
 
