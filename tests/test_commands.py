@@ -380,3 +380,23 @@ def test_nothing_is_written_into_the_workspace(turnmark, work):
         turnmark(*line.split())
     assert os.stat(work).st_mtime_ns == stamp
     assert before.keys() == {entry.name for entry in os.scandir(work)}
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("enabled: false\n", "config.yaml says `enabled: false`."),
+        ("wach: []\n", "the configuration has a mistake: "),
+        ("watch: []\n", "`turnmark up` starts it."),
+    ],
+)
+def test_status_says_what_keeps_a_service_from_running(
+    turnmark, tmp_path, monkeypatch, said, shown
+):
+    """Found by a new user: it named a command that then refused."""
+    (tmp_path / "config.yaml").write_text(said)
+    monkeypatch.setenv("TURNMARK_CONFIG", str(tmp_path / "config.yaml"))
+    found = turnmark("status")
+    assert (found.code, shown in found.out) == (0, True)
+    service = json.loads(turnmark("status", "--json").out)["service"]
+    assert bool(service["config_error"]) == ("mistake" in shown)

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from core.errors import ConfigError
+
 from .. import __version__
 from ..access import store_size
 from ..client import connect
@@ -23,25 +25,30 @@ def command(context: Context) -> None:
     """Show the service, what it watches, and who is at work."""
     client = connect(context)
     if client is None:
-        found = _without_service(context)
+        found, cure = _without_service(context)
+        answer(context, found, *_absent(found, cure))
     else:
         with client:
             found = client.call("status")
-    answer(context, found, *_blocks(found))
+        answer(context, found, *_blocks(found))
 
 
-def _without_service(context: Context) -> dict[str, Any]:
-    service = {"running": False, "pid": None, "version": __version__}
+def _without_service(context: Context) -> tuple[dict[str, Any], str]:
+    """And what would have one: a configuration can be in the way."""
+    mistake, cure = "", "`turnmark up` starts it."
+    try:
+        if not context.config.enabled:
+            cure = f"{context.config_path} says `enabled: false`."
+    except ConfigError as error:
+        mistake = error.message
+        cure = f"the configuration has a mistake: {mistake.splitlines()[0].rstrip('.')}."
+    service = {"running": False, "pid": None, "version": __version__, "config_error": mistake}
     store = store_size(context)
-    return {"service": service, "workspaces": [], "sessions": [], "store": store}
+    return {"service": service, "workspaces": [], "sessions": [], "store": store}, cure
 
 
 def _blocks(found: dict[str, Any]) -> Iterator[str | Table]:
-    service, store = found["service"], found["store"]
-    kept = f"The store has {count(store['snapshots'], 'snapshot')}, {size(store['bytes'])}."
-    if not service["running"]:
-        yield f"No service is running; `turnmark up` starts it. {kept}"
-        return
+    service, kept = found["service"], _kept(found["store"])
     yield f"The service runs: process {service['pid']}, version {service['version']}. {kept}"
     if service.get("config_error"):
         yield f"The configuration has a mistake, the last good one is in force: {_first(service)}"
@@ -52,6 +59,14 @@ def _blocks(found: dict[str, Any]) -> Iterator[str | Table]:
         yield "Nothing is watched; `turnmark watch DIR` or the configuration's watch list adds it."
     yield from (f"{w['root']}: {w['reason']}" for w in found["workspaces"] if w["reason"])
     yield from map(_session, found["sessions"])
+
+
+def _absent(found: dict[str, Any], cure: str) -> Iterator[str]:
+    yield f"No service is running; {cure} {_kept(found['store'])}"
+
+
+def _kept(store: dict[str, Any]) -> str:
+    return f"The store has {count(store['snapshots'], 'snapshot')}, {size(store['bytes'])}."
 
 
 def _first(service: dict[str, Any]) -> str:
