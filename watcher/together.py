@@ -60,7 +60,8 @@ def places_of(context: Context, session: str, spec: str) -> list[Place]:
     if first is None:
         raise BadInput(
             f"Session {session} has no turn {spec!r} in any workspace.",
-            "`turnmark list --everywhere --session ID` shows its turns.",
+            "With --session a number is that of a turn, as KIND has it in"
+            " `turnmark list --everywhere --session ID`; a point's number goes without --session.",
         )
     found = {root: _same_turn(rows, first) for root, rows in turns.items()}
     return [_place(store, root, row, end) for root, row in found.items() if row is not None]
