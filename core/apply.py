@@ -33,8 +33,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .beneath import DIRECTORY, Beneath
-from .disk import CHUNK, GONE, UNSUPPORTED, Disk
+from .beneath import Beneath
+from .disk import CHUNK, DIRECTORY, GONE, UNSUPPORTED, Disk
 from .errors import Damaged
 from .model import ROOT, Oid, RelPath, is_within, join, parents, show_path
 from .objects import hash_object

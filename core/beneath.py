@@ -10,12 +10,11 @@ import os
 from collections import OrderedDict
 from types import TracebackType
 
-from .disk import GONE, Disk
+from .disk import DIRECTORY, GONE, Disk
 from .errors import BadInput
 from .model import ROOT, RelPath
 
 OPEN_DIRS = 64
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
 
 class Beneath:

@@ -9,17 +9,15 @@ Everything is reached by descriptor from the store's own directory, never throug
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from .disk import Disk
+from .disk import DIRECTORY
 from .errors import Refused
 from .store import WAIT, Store, explain
 from .sweep import size_on_disk
 from .timeline import root_shown
 
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 FIRST = ("packed-refs", "refs", "objects", "config", "HEAD")
 LAST = ("layout.json", "locks")
 OWN_LOCKS = frozenset({"gate", "store", "maintenance"})
@@ -70,32 +68,12 @@ def _remove_all(store: Store) -> tuple[str, ...]:
     disk = store.disk
     with disk.opened(store.base, DIRECTORY) as top:
         for name in FIRST:
-            _remove(disk, top, name)
+            disk.remove_tree(name, top)
         with disk.opened("turnmark", DIRECTORY, at=top) as own:
-            for name in [*sorted(set(_names(disk, own)) - set(LAST)), *LAST]:
-                _remove(disk, own, name)
+            for name in [*sorted(set(disk.names(own)) - set(LAST)), *LAST]:
+                disk.remove_tree(name, own)
         disk.rmdir("turnmark", top)
-        left = tuple(sorted(_names(disk, top)))
+        left = tuple(sorted(disk.names(top)))
     if not left:
         disk.rmdir(store.base)
     return left
-
-
-def _names(disk: Disk, at: int) -> list[str]:
-    with disk.scandir(at) as found:
-        return [entry.name for entry in found]
-
-
-def _remove(disk: Disk, at: int, name: str) -> None:
-    """A link is removed as a link; what is gone already is fine."""
-    try:
-        info = disk.lstat(name, at)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISDIR(info.st_mode):
-        disk.unlink(name, at)
-        return
-    with disk.opened(name, DIRECTORY, at=at) as inner:
-        for below in _names(disk, inner):
-            _remove(disk, inner, below)
-    disk.rmdir(name, at)

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import signal
+import stat
 import sys
 import threading
 import time
@@ -22,6 +23,7 @@ from typing import Any
 Name = bytes | str
 Act = Callable[[], object]
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 CHUNK = 1 << 20
 LOCK_FIRST, LOCK_STEP = 0.0003, 0.005
 HELPERS = 4
@@ -269,13 +271,12 @@ class Disk:
             return self.read_all(fd)
 
     def sync_dir(self, name: Name, at: int | None = None) -> None:
-        with self.opened(name, os.O_RDONLY | os.O_DIRECTORY, at=at) as fd:
+        with self.opened(name, DIRECTORY, at=at) as fd:
             self.fsync(fd)
 
     def sync_dirs(self, names: Iterable[str]) -> None:
         with ExitStack() as opened:
-            flags = os.O_RDONLY | os.O_DIRECTORY
-            self.sync_all([opened.enter_context(self.opened(name, flags)) for name in names])
+            self.sync_all([opened.enter_context(self.opened(name, DIRECTORY)) for name in names])
 
     @contextmanager
     def created(self, name: Name, data: bytes, mode: int = 0o600) -> Iterator[int]:
@@ -310,6 +311,24 @@ class Disk:
         except OSError:
             return False
         return True
+
+    def names(self, where: int | str) -> list[str]:
+        with self.scandir(where) as found:
+            return [entry.name for entry in found]
+
+    def remove_tree(self, name: Name, at: int | None = None) -> None:
+        """A link is removed as a link; what is gone already is fine."""
+        try:
+            info = self.lstat(name, at)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(info.st_mode):
+            self.unlink(name, at)
+            return
+        with self.opened(name, DIRECTORY, at=at) as inner:
+            for below in self.names(inner):
+                self.remove_tree(below, inner)
+        self.rmdir(name, at)
 
     def exists(self, name: Name, at: int | None = None) -> bool:
         try:

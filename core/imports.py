@@ -25,7 +25,7 @@ from typing import IO, Literal
 
 from .about import About, Usual, decode_about, encode_about, note
 from .diff import diff_trees, entry_at
-from .disk import Disk
+from .disk import DIRECTORY, Disk
 from .errors import BadInput, Damaged, TurnmarkError
 from .history import History, mark_ref, pin_ref, snapshot_ref, write_mark, write_snapshot
 from .model import (
@@ -319,7 +319,7 @@ class Import:
                 refs.create(pin_ref(self.root.id, snapshot.id), snapshot.id, sync=False)
                 history.pins.add(snapshot.id)
             refs.create(mark_ref(mark), mark.id, sync=False)
-        with self.store.disk.opened(self.store.base, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        with self.store.disk.opened(self.store.base, DIRECTORY) as fd:
             self.store.disk.sync_fs(fd)
 
 

@@ -28,6 +28,7 @@ from typing import Literal, NamedTuple
 
 from . import reserve
 from .consolidate import PATIENCE, compact, has_room
+from .deep import repack
 from .disk import Disk
 from .errors import Damaged
 from .history import History, workspaces
@@ -36,7 +37,7 @@ from .objects import parse_headers
 from .refs import TOP, ref_name
 from .roots import root_of
 from .store import NO_SPACE, Store, registry_path
-from .sweep import Reach, Swept, drop_refs, reclaim, repack, size_on_disk
+from .sweep import Reach, Swept, drop_refs, reclaim, size_on_disk
 from .undo import open_turns
 
 MEGABYTE = 1 << 20

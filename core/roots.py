@@ -10,7 +10,7 @@ import os
 import stat
 from dataclasses import dataclass
 
-from .disk import Disk
+from .disk import DIRECTORY, Disk
 from .errors import BadInput
 from .model import show_path
 from .rules import is_git_alias
@@ -70,7 +70,7 @@ def _check_directory(disk: Disk, resolved: bytes, named: str) -> None:
     try:
         info = disk.lstat(resolved)
         if stat.S_ISDIR(info.st_mode):
-            disk.close(disk.open(resolved, os.O_RDONLY | os.O_DIRECTORY))
+            disk.close(disk.open(resolved, DIRECTORY))
     except FileNotFoundError as error:
         raise BadInput(f"{named} does not exist.", "Check the path.") from error
     except OSError as error:

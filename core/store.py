@@ -18,7 +18,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from . import reserve
-from .disk import REAL, Disk
+from .disk import DIRECTORY, REAL, Disk
 from .errors import Busy, Damaged, NoStore, TurnmarkError
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
@@ -527,7 +527,8 @@ class Store:
                         continue
                     with suppress(FileNotFoundError):  # its owner has put it away meanwhile
                         freed += entry.stat(follow_symlinks=False).st_size
-                    self.disk.discard(entry.path)
+                    with suppress(OSError):  # what cannot be removed now is met again
+                        self.disk.remove_tree(entry.path)
         return freed
 
 
@@ -619,7 +620,7 @@ class Writer:
             if not disk.exists(marker):
                 disk.replace(marker, b"", sync=False)
         elif disk.exists(marker):
-            with disk.opened(self.store.base, os.O_RDONLY | os.O_DIRECTORY) as fd:
+            with disk.opened(self.store.base, DIRECTORY) as fd:
                 disk.sync_fs(fd)
             disk.discard(marker)
 

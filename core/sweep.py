@@ -17,20 +17,15 @@ dropped at all, until `verify.repair` has named what is lost. A pack that fails 
 from __future__ import annotations
 
 import os
-import shutil
-import signal
 import stat
-import subprocess
 import time
 from collections.abc import Collection, Iterable, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from .consolidate import (
     PATIENCE,
     Source,
     bytes_used,
-    check_pack,
     fold,
     hide_packs,
     is_kept,
@@ -51,12 +46,6 @@ from .store import NO_SPACE, Store, explain
 DEAD_SHARE = 0.1
 """A pack with no more dead bytes than this is not worth copying."""
 STALE_SECONDS = 86_400.0
-REPACK_SECONDS = 3600.0
-MEMORY = (
-    *("pack.deltaCacheSize=32m", "pack.windowMemory=32m", "pack.threads=1"),
-    *("core.packedGitLimit=128m", "core.packedGitWindowSize=1m", "repack.writeBitmaps=false"),
-)
-"""Measured: 204 MB instead of 640 for 100,000 files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +109,7 @@ def sweep(store: Store, dead_share: float = DEAD_SHARE) -> Swept:
 
 def reclaim(store: Store, dead_share: float = DEAD_SHARE) -> Swept:
     """As `sweep`; the caller is `maintaining` the store."""
-    work = _Work(store)
+    work = Sweep(store)
     work.refresh_views()
     if not work.walk():
         return work.result()
@@ -132,7 +121,7 @@ def reclaim(store: Store, dead_share: float = DEAD_SHARE) -> Swept:
 
 
 @dataclass
-class _Work:
+class Sweep:
     """Owns the state of one sweep: what is reachable, which packs stay and which go."""
 
     store: Store
@@ -232,7 +221,7 @@ class _Work:
         store = self.store
         fold(store)
         kept = list(fresh)
-        self._cover(kept)
+        self.cover(kept)
         if not self._catch_up(kept):
             return
         with store.exclusive(PATIENCE):
@@ -251,11 +240,11 @@ class _Work:
         if not self.walk():
             return False
         more = self._merge(self._uncovered())
-        self._cover(more)
+        self.cover(more)
         kept += more
         return True
 
-    def _cover(self, paths: Iterable[str]) -> None:
+    def cover(self, paths: Iterable[str]) -> None:
         for path in paths:
             pack = Pack(self.store.disk, path)
             self.covered.update(pack.oids())
@@ -412,87 +401,3 @@ def size_on_disk(store: Store) -> int:
         if path != reserve:
             total += max(info.st_blocks * 512, info.st_size)
     return total
-
-
-# Deep repacking, by git
-
-
-def deep_repack(store: Store, git: str = "git") -> Swept:
-    """Lets git find deltas; what it writes replaces our packs just as a sweep's own pack does.
-
-    git itself deletes nothing (no -d): it does not know our locks, and would drop an old object
-    that a writer has just found and is about to reference.
-    """
-    with store.maintaining():
-        return repack(store, git)
-
-
-def repack(store: Store, git: str) -> Swept:
-    """As `deep_repack`; the caller is `maintaining` the store."""
-    work = _Work(store)
-    program = shutil.which(git)
-    if program is None:
-        return work.result([f"There is no {git} on this machine: the packs stay as they are."])
-    if not work.walk():
-        return work.result()
-    old = {pack.path for pack in work.usable() if not is_kept(pack)}
-    failure = _run_git(program, store.base)
-    if failure:
-        return work.result([f"git could not repack {store.base}: {failure}"])
-    store.reload()
-    for pack in store.packs():
-        if pack.path not in old:
-            check_pack(store.disk, pack.path)
-            work.rely_on(pack)
-    work.going = [p for p in store.packs() if p.path in old and _covered(work, p)]
-    work.retire([])
-    return work.result()
-
-
-def _covered(work: _Work, pack: Pack) -> bool:
-    return work.covered.issuperset(work.reach.oids.intersection(pack.oids()))
-
-
-def _run_git(program: str, base: str) -> str:
-    """Nothing of the user's environment or configuration; what went wrong, or nothing.
-
-    With -f, as git else looks for no delta between objects that lie in one pack already.
-    """
-    settings = [part for setting in MEMORY for part in ("-c", setting)]
-    command = [program, *settings, f"--git-dir={base}", "repack", "-a", "-f", "-n", "-q"]
-    nice = shutil.which("nice")
-    environment = {
-        "PATH": os.defpath,
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": "/dev/null",
-        "LC_ALL": "C",
-    }
-    try:
-        return _run([nice, "-n", "19", *command] if nice else command, environment)
-    except OSError as error:
-        return str(error)
-    except subprocess.TimeoutExpired:
-        return f"it was stopped after {REPACK_SECONDS:.0f} seconds"
-
-
-def _run(command: Sequence[str], environment: dict[str, str]) -> str:
-    """What a process said if it failed. Who does not wait for its end does not leave it, nor what
-    it has started: git's own child would go on for hours, and keep what it writes."""
-    with subprocess.Popen(
-        command,
-        env=environment,
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        process_group=0,
-    ) as process:
-        try:
-            _, said = process.communicate(timeout=REPACK_SECONDS)
-        except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
-    if not process.returncode:
-        return ""
-    return said.decode(errors="replace").strip() or f"it ended with {process.returncode}"

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from core.consolidate import consolidate, needed
+from core.deep import repack_when_due
 from core.diff import files_of
 from core.history import MarkSpec
 from core.model import EXEC, FILE, LINK, RelPath
@@ -40,6 +41,7 @@ WARM = 0.25
 GROWTH_MB = 24.0
 FEW = 10
 PRUNING = Policy(min_interval_hours=1 / 120)
+REPACKING_NS = 20 * 1_000_000_000
 """As the service prunes by default, but more often than once a day."""
 
 Leaves = dict[bytes, tuple[int, bytes]]
@@ -233,6 +235,8 @@ def upkeep(store: Store) -> None:
         consolidate(store)
         give_back()
     auto_prune(store, PRUNING, time.time_ns())
+    done = repack_when_due(store, time.time_ns(), REPACKING_NS)
+    assert done is None or not done.errors, done
 
 
 def main() -> int:

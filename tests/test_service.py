@@ -289,6 +289,34 @@ def test_directories_are_watched_on_request_and_let_go(live, work):
     assert live.run("unwatch", "")[0] == 65
 
 
+IMPATIENT = """
+import sys
+from watcher import service
+service.UPKEEP_SECONDS = service.TICK_SECONDS = 0.1
+service.REST_SECONDS = 1.0
+from watcher.cli import main
+sys.exit(main())
+"""
+
+
+def test_in_a_long_rest_it_has_what_is_kept_compressed(live, work):
+    for turn in range(3):
+        (work / "noise").write_text(f"{turn}" + os.urandom(1_000_000).hex())
+        live.ask("snapshot", cwd=work)
+    live.watch_list(work)
+    with subprocess.Popen(
+        [sys.executable, "-c", IMPATIENT, "up", "--foreground"], env=live.env
+    ) as process:
+        live.pids.add(process.pid)
+        store = live.base / "data/store"
+        until((store / "turnmark/last_repack").exists)
+        until(lambda: len(list((store / "objects/pack").glob("*.pack"))) == 1)
+        until(lambda: os.listdir(store / "turnmark/tmp") == [])
+        (work / "a").write_text("2\n")
+        assert live.ask("snapshot", cwd=work)["changed"] == 1
+        process.terminate()
+
+
 # Configuration
 
 

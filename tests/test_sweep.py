@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -22,10 +21,9 @@ from core.model import Oid
 from core.objects import hash_object
 from core.packs import TEMPORARY
 from core.store import Store
-from core.sweep import Reach, deep_repack, drop_refs, dropped, parse_dropped, roots, sweep
+from core.sweep import Reach, drop_refs, dropped, parse_dropped, roots, sweep
 from core.verify import verify
 from tests.faults import FaultyDisk, die_at_each, failing
-from tests.live import is_running, until
 from tests.stores import Bench, fsck
 from tests.test_consolidate import everything, git, grown, repack_with_deltas
 from tests.trees import build
@@ -340,98 +338,6 @@ def test_whatever_call_fails_all_references_are_whole(tmp_path):
         sweep(store, 0.0)
         assert held(store) == reached(store)
         shutil.rmtree(base)
-
-
-# git
-
-
-def test_a_deep_repack_leaves_one_small_pack_of_what_is_alive(tmp_path):
-    bench = grown(tmp_path)
-    drop(bench, 2)
-    before = bench.store.refs.below("refs/turnmark")
-    done = deep_repack(bench.store)
-    assert not done.errors
-    assert done.packs_after == 1
-    assert done.bytes_freed > 0
-    assert held(bench.store) == reached(bench.store)
-    assert bench.store.refs.below("refs/turnmark") == before
-    assert verify(bench.store).ok
-    fsck(bench.store.base)
-    assert not bench.recorder.take().fresh
-
-
-def test_without_git_a_deep_repack_says_so_and_changes_nothing(tmp_path):
-    bench = grown(tmp_path)
-    before = held(bench.store)
-    done = deep_repack(bench.store, "no-such-git")
-    assert "no-such-git" in done.errors[0]
-    assert held(bench.store) == before
-
-
-@pytest.mark.parametrize(
-    ("does", "told"),
-    [("echo no >&2; exit 3", "no"), ("exit 3", "it ended with 3"), ("kill -9 $$", "ended with -9")],
-)
-def test_a_git_that_fails_costs_nothing_and_is_told(tmp_path, does, told):
-    bench = grown(tmp_path)
-    bad = tmp_path / "git"
-    bad.write_text(f"#!/bin/sh\n{does}\n")
-    bad.chmod(0o755)
-    before = held(bench.store)
-    done = deep_repack(bench.store, str(bad))
-    assert done.errors[0].startswith(f"git could not repack {bench.store.base}: ")
-    assert done.errors[0].endswith(told)
-    assert held(bench.store) == before
-    assert verify(bench.store).ok
-
-
-HANGING = """#!/bin/sh
-trap '' TERM
-sleep 600 &
-echo $! >{said}
-mv {said} {pid}
-wait
-"""
-
-
-def test_a_git_that_hangs_is_stopped_with_all_that_it_started(tmp_path, monkeypatch):
-    """Its child packed on, seen by nobody, and kept its room in the store."""
-    bench = grown(tmp_path)
-    drop(bench, 2)
-    bad, pid = tmp_path / "git", tmp_path / "pid"
-    bad.write_text(HANGING.format(said=tmp_path / "said", pid=pid))
-    bad.chmod(0o755)
-    before, refs = held(bench.store), bench.store.refs.below("refs/turnmark")
-    for seconds in (0.2, 2.0, 20.0):  # it must have come so far
-        monkeypatch.setattr(module, "REPACK_SECONDS", seconds)
-        done = deep_repack(bench.store, str(bad))
-        if pid.exists():
-            break
-    assert f"it was stopped after {seconds:.0f} seconds" in done.errors[0]
-    try:
-        until(lambda: not is_running(int(pid.read_text())))
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(int(pid.read_text()), signal.SIGKILL)
-    assert held(bench.store) == before
-    assert bench.store.refs.below("refs/turnmark") == refs
-    assert not sweep(bench.store, 0.0).errors
-    assert verify(bench.store).ok
-    fsck(bench.store.base)
-
-
-@pytest.mark.parametrize("nice", [True, False])
-def test_a_git_that_cannot_be_started_costs_nothing(tmp_path, monkeypatch, nice):
-    bench = grown(tmp_path)
-    if not nice:
-        monkeypatch.setattr(shutil, "which", lambda name: None if name == "nice" else name)
-    bad = tmp_path / "git"
-    bad.write_text("#!/no/such/interpreter\n")
-    bad.chmod(0o755)
-    before = held(bench.store)
-    done = deep_repack(bench.store, str(bad))
-    assert "git could not repack" in done.errors[0]
-    assert held(bench.store) == before
 
 
 def test_a_pack_made_anew_under_the_name_of_one_that_goes_stays(tmp_path):

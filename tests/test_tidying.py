@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from core.counts import CountBook
 from core.store import Store
 from core.timeline import Timeline
+from core.verify import verify
+from tests.live import is_running, until
 from tests.stores import Bench, fsck
 from watcher.context import Context
 from watcher.tidying import Upkeep
@@ -78,3 +81,86 @@ def test_what_it_says_of_trouble_is_seen(context: Context, bench: Bench, capfd) 
     upkeep.start([bench.root])
     until_done(upkeep)
     assert "packed-refs is damaged" in capfd.readouterr().err
+
+
+# While nothing happens
+
+
+def outgrow(bench: Bench) -> None:
+    """As much as makes a deep repack worth while."""
+    text = "".join(f"{number} {number * number}\n" for number in range(40_000))
+    for turn in range(4):
+        (bench.path / "long").write_text(f"{turn}\n{text}{os.urandom(300_000).hex()}")
+        bench.point(f"{turn}")
+
+
+def packed(store: Store) -> int:
+    return sum(pack.size() for pack in store.packs())
+
+
+def test_in_a_long_rest_packs_become_small(context: Context, bench: Bench) -> None:
+    outgrow(bench)
+    before = packed(bench.store)
+    upkeep = Upkeep(context)
+    upkeep.start_deep()
+    until_done(upkeep)
+    store = Store.open(bench.store.base)
+    assert len(store.packs()) == 1
+    assert packed(store) < before
+    assert verify(store).ok
+    fsck(store.base)
+
+
+def test_not_where_nobody_wants_to_be_cleaned_up(make_context, bench: Bench, tmp_path) -> None:
+    outgrow(bench)
+    config = tmp_path / "config.yaml"
+    config.write_text("store: {auto_prune: false}\n")
+    context = make_context(home=bench.home, config_path=config, config_named=True)
+    before = packed(bench.store)
+    upkeep = Upkeep(context)
+    upkeep.start_deep()
+    until_done(upkeep)
+    assert packed(Store.open(bench.store.base)) == before
+
+
+HANGING = """#!/bin/sh
+sleep 600 &
+echo $! >{said}
+mv {said} {pid}
+wait
+"""
+
+
+@pytest.mark.parametrize("end", ["give_way", "stop"])
+def test_who_works_again_is_given_way_to(
+    context: Context, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    outgrow(bench)
+    before = packed(bench.store)
+    pid = tmp_path / "pid"
+    slow = tmp_path / "bin/git"
+    slow.parent.mkdir()
+    slow.write_text(HANGING.format(said=tmp_path / "said", pid=pid))
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+    upkeep = Upkeep(context)
+    upkeep.start_deep()
+    until(pid.exists)
+    getattr(upkeep, end)()
+    until_done(upkeep)
+    until(lambda: not is_running(int(pid.read_text())))
+    assert os.listdir(f"{bench.store.base}/turnmark/tmp") == []
+    assert packed(Store.open(bench.store.base)) == before
+    monkeypatch.undo()
+    upkeep.start_deep()
+    until_done(upkeep)
+    assert packed(Store.open(bench.store.base)) < before
+
+
+def test_a_usual_upkeep_goes_on_when_somebody_works(context: Context, bench: Bench) -> None:
+    fill(bench)
+    upkeep = Upkeep(context)
+    upkeep.start([bench.root])
+    upkeep.give_way()
+    until_done(upkeep)
+    assert len(Store.open(bench.store.base).packs()) == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from core.consolidate import consolidate
+from core.deep import deep_repack
 from core.diff import files_of
 from core.errors import NoStore, TurnmarkError
 from core.history import pin_ref, read_snapshot
@@ -18,7 +19,7 @@ from core.objects import encode_tree, hash_object
 from core.repair import repair
 from core.rescue import RawPack
 from core.store import Store
-from core.sweep import deep_repack, drop_refs
+from core.sweep import drop_refs
 from core.verify import parse_packed_strictly, verify
 from tests.faults import die_at_each
 from tests.stores import Bench, fsck

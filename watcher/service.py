@@ -55,6 +55,8 @@ CALM_SECONDS = 2.0
 longer than UPKEEP_MOST."""
 PACE_SECONDS = 5.0
 """Between two upkeeps that turns' ends call for: each is a process of its own."""
+REST_SECONDS = 300.0
+"""So long nothing has been told of before the packs are compressed as well as that goes."""
 STOP_SECONDS = 7.0
 SWITCH_SECONDS = 0.0005
 """With the usual 5 ms the reader of events waits for threads that hash."""
@@ -130,6 +132,7 @@ class Service:
         self._upkeep_began = time.monotonic() - PACE_SECONDS  # the first turn's end need not wait
         self._upkeep_at = time.monotonic() + UPKEEP_SECONDS
         self._upkeep_latest = math.inf
+        self._told_at, self._deepened = time.monotonic(), False
         self._globs_at = self._tick_at = 0.0
         self._needed = time.monotonic()
 
@@ -190,6 +193,7 @@ class Service:
         self.hooks.drain()
         self.sessions.tidy()
         self._keep_up()
+        self._deepen()
         if self.notifier.watchdog:
             self.notifier.say(WATCHDOG="1", STATUS=self._summary())
 
@@ -291,6 +295,15 @@ class Service:
                 self._upkeep_due, self._told = True, told | self._told
                 raise
 
+    def _deepen(self) -> None:
+        """Once in each long rest; whoever works again does not share the machine with it."""
+        resting = time.monotonic() - self._told_at >= REST_SECONDS
+        if not resting:
+            self.upkeep.give_way()
+        elif not (self._deepened or self._upkeep_due or self.upkeep.is_busy()):
+            self._deepened = True
+            self.upkeep.start_deep()
+
     def _is_upkeep_due(self) -> bool:
         return self._upkeep_due and time.monotonic() >= self._upkeep_at
 
@@ -305,6 +318,7 @@ class Service:
 
     def notify(self, event: dict[str, object]) -> None:
         """What a listing shows of a point is counted soon; the rest has time."""
+        self._told_at, self._deepened = time.monotonic(), False
         item = self.watching.items.get(str(event.get("workspace")))
         if item is not None:
             self._told[item.workspace.root.id] = item.workspace.root

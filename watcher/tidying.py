@@ -1,7 +1,8 @@
 """A service's upkeep of the store: done by a process of its own, of which there is one at a time.
 
 A thread would take the interpreter from the turns that begin meanwhile. The process may be killed
-at any time, as anything may that works on a store.
+at any time, as anything may that works on a store; it is asked to end first, as it may have started
+a git.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .starting import again
 
 UNHURRIED = 10
 """How nice it is to all others."""
+STOP_SECONDS = 1.0
 
 
 class Upkeep:
@@ -25,17 +27,34 @@ class Upkeep:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_deep = False
 
     def is_busy(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def start(self, roots: Iterable[Root]) -> None:
-        command = [*again(self.context), "store", "upkeep", "--", *(root.shown for root in roots)]
+        self._start("--", *(root.shown for root in roots))
+        self._is_deep = False
+
+    def start_deep(self) -> None:
+        """What takes long, and is for hours in which nothing happens."""
+        self._start("--deep")
+        self._is_deep = True
+
+    def _start(self, *words: str) -> None:
         self._process = subprocess.Popen(
-            command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            [*again(self.context), "store", "upkeep", *words],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
         )
         # from its first moment: to start takes it longer than most upkeeps
         os.setpriority(os.PRIO_PROCESS, self._process.pid, UNHURRIED)
+
+    def give_way(self) -> None:
+        """Somebody works again."""
+        if self._process is not None and self._is_deep:
+            self._process.terminate()
 
     def has_ended(self) -> bool:
         """Told once of each."""
@@ -45,6 +64,11 @@ class Upkeep:
         return True
 
     def stop(self) -> None:
-        if self._process is not None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 
 from core.consolidate import consolidate
+from core.deep import deep_repack
 from core.history import History, MarkSpec
 from core.model import Oid, Snapshot
 from core.retention import Policy, prune
 from core.rollback import Request, rollback
 from core.store import Store
-from core.sweep import deep_repack
 
 from .bench import Bench
 from .contenders import QUIET_GIT, REPOSITORY, Turnmark, Wrong, check_store

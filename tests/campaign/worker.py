@@ -17,6 +17,7 @@ from pathlib import Path
 from core import turns
 from core.backup import backup
 from core.consolidate import consolidate
+from core.deep import deep_repack
 from core.disk import REAL, Disk
 from core.errors import Busy
 from core.history import History, MarkSpec
@@ -175,6 +176,10 @@ class Worker:
         with suppress(Busy):
             sweep(self.recorder.store, 0.0)
 
+    def repack(self) -> None:
+        with suppress(Busy):
+            deep_repack(self.recorder.store)
+
     def backup(self) -> None:
         target = self.ground.base / f"copy-{os.getpid()}"
         with suppress(Busy):
@@ -196,6 +201,7 @@ VERBS: dict[str, tuple[Callable[[Worker], None], int]] = {
     "prune": (Worker.prune, 3),
     "consolidate": (Worker.consolidate, 4),
     "sweep": (Worker.sweep, 2),
+    "repack": (Worker.repack, 1),
     "backup": (Worker.backup, 1),
 }
 """What is done, and how often of a hundred or so."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -37,7 +38,7 @@ from ..asking import agreed
 from ..cli import EXCEPTIONS, FAILED, OK
 from ..context import Context, pass_context
 from ..output import Table, age, answer, is_terminal, note, size
-from ..upkeep import maintain
+from ..upkeep import deepen, maintain
 from ..words import capped, columns, count, left_cut
 
 LIMIT = 20
@@ -263,11 +264,17 @@ def _pruned_json(pruned: Pruned, roots: Mapping[str, str], *, dry_run: bool) -> 
 
 
 @command.command("upkeep", hidden=True)
+@click.option("--deep", is_flag=True)
 @click.argument("roots", nargs=-1)
 @pass_context
-def upkeep_(context: Context, roots: tuple[str, ...]) -> None:
+def upkeep_(context: Context, deep: bool, roots: tuple[str, ...]) -> None:
     """What a service leaves to a process of its own."""
-    maintain(context, open_store(context), [root_of(parse_path(root)) for root in roots])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # takes along what was started
+    store = open_store(context)
+    if deep:
+        deepen(context, store)
+    else:
+        maintain(context, store, [root_of(parse_path(root)) for root in roots])
 
 
 # Checking
