@@ -40,7 +40,10 @@ MEMORY = (
     *("pack.writeReverseIndex=false", "pack.writeBitmaps=false"),
 )
 """Measured: 204 MB instead of 640 for 100,000 files."""
-HOW = ("pack-objects", "--all", "--non-empty", "--no-reuse-object", "--depth=10", "-q")
+HOW = (
+    *("pack-objects", "--all", "--non-empty", "--no-reuse-object", "--delta-base-offset"),
+    *("--depth=10", "-q"),
+)
 """Everything anew: what was compressed for speed, and what lies in one pack already, in which git
 would look for no delta. Longer chains save a hundredth and take three times as long to read."""
 

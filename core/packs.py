@@ -50,6 +50,9 @@ FIRST_READ = 4096
 AROUND = 4 * FIRST_READ
 DELTA_SIZES = 20
 """Bytes that hold both lengths at the head of any delta."""
+SHIFTS = [[8 * bit for bit in range(7) if bits & (1 << bit)] for bits in range(128)]
+"""Of the bytes that say what a delta copies: four of the place in the base, then three of the
+length."""
 BISECT_ABOVE = 512
 MAP_ABOVE = 1 << 16
 OPEN_PACKS = 64
@@ -113,18 +116,22 @@ def parse_distance(data: bytes, at: int) -> tuple[int, int]:
 
 
 def apply_delta(base: bytes, delta: bytes) -> bytes:
+    """What is copied from the base says by its bits which bytes of place and length follow."""
     at = _skip_size(delta, _skip_size(delta, 0))
     out: list[bytes] = []
     while at < len(delta):
         command = delta[at]
         at += 1
-        if command & 0x80:
-            offset, at = _masked(delta, at, command, 4)
-            size, at = _masked(delta, at, command >> 4, 3)
-            out.append(base[offset : offset + (size or 0x10000)])
-        else:
+        if not command & 0x80:
             out.append(delta[at : at + command])
             at += command
+            continue
+        numbers = 0
+        for shift in SHIFTS[command & 0x7F]:
+            numbers |= delta[at] << shift
+            at += 1
+        offset, size = numbers & 0xFFFFFFFF, numbers >> 32
+        out.append(base[offset : offset + (size or 0x10000)])
     return b"".join(out)
 
 
@@ -141,15 +148,6 @@ def parse_size(data: bytes, at: int) -> int:
         size |= (data[at] & 0x7F) << shift
         at, shift = at + 1, shift + 7
     return size | data[at] << shift
-
-
-def _masked(data: bytes, at: int, mask: int, width: int) -> tuple[int, int]:
-    value = 0
-    for place in range(width):
-        if mask & (1 << place):
-            value |= data[at] << (8 * place)
-            at += 1
-    return value, at
 
 
 def encode_index(entries: dict[Oid, Entry], trailer: bytes) -> bytes:
@@ -549,14 +547,7 @@ class Pack:
         return parse_size(begun, _skip_size(begun, 0))
 
     def _at(self, offset: int) -> tuple[Kind, bytes]:
-        head = self._head(offset)
-        number, size, at = parse_entry_header(head)
-        if number in KINDS:
-            return KINDS[number], self._inflate(offset, head, at, size)
-        return self._from_deltas(offset)
-
-    def _from_deltas(self, offset: int) -> tuple[Kind, bytes]:
-        """Follows a chain of them down to its base, then applies it from there."""
+        """Follows a chain of deltas down to its base, then applies it from there."""
         deltas: list[bytes] = []
         while len(deltas) <= self.count:
             head = self._head(offset)

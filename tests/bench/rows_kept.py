@@ -25,7 +25,7 @@ Row = list[Result]
 
 def kept_beside(bench: Bench) -> Iterator[Row]:
     """All keep the same states of the same tree; then each lists them, and drops the older half."""
-    count, files = bench.scale.side_kept, bench.scale.tiny
+    count, files = bench.scale.side_kept, bench.scale.small
     root = bench.copy_of(files)
     edits = Edits(root)
     label = f"{count} states of {files:,} files"
@@ -38,8 +38,12 @@ def kept_beside(bench: Bench) -> Iterator[Row]:
             for name, keeper in keepers.items():
                 states[name].append(keeper.take())
             edits.change(CHANGED)
-        _settled(keepers[OURS])
-        yield from _held(f"{label}", keepers)
+        ours = keepers[OURS]
+        assert isinstance(ours, Ours)
+        ours.settle()
+        yield from _held(label, keepers)
+        ours.rest()
+        yield from _held(f"{label}, after a rest", keepers)
         yield _timed(f"{label}: list", keepers, partial(_listed, count))
         yield _timed(f"{label}: which files differ", keepers, partial(_compared, states))
         yield _timed(f"{label}: drop half", keepers, partial(_thinned, count // 2), rounds=1)
@@ -55,11 +59,6 @@ def _keepers(bench: Bench, root: str) -> dict[str, Keeper]:
         else:
             peer.remove()
     return found
-
-
-def _settled(ours: Keeper) -> None:
-    assert isinstance(ours, Ours)
-    ours.settle()
 
 
 def _listed(count: int, keeper: Keeper) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from core.consolidate import consolidate
+from core.deep import deep_repack
 from core.diff import diff_trees, entry_at
 from core.history import MarkSpec
 from core.model import Oid, RelPath
@@ -73,6 +74,12 @@ class Ours(Keeper):
     def settle(self) -> None:
         """What the service does in the background when enough small packs have gathered."""
         consolidate(self._store())
+
+    def rest(self) -> None:
+        """What the service does once nothing has happened for minutes."""
+        found = deep_repack(self._store())
+        if found.errors:
+            raise Wrong(f"deep repack: {'; '.join(found.errors)}")
 
     def thin(self, keep: int) -> None:
         prune(self._store(), Policy(max_points=keep), time.time_ns())
