@@ -38,8 +38,13 @@ def tree_changes(read_old: ReadTree, read_new: ReadTree, old: Oid, new: Oid) -> 
 
 def differing(old: bytes, new: bytes) -> Iterator[tuple[bytes, Entry | None, Entry | None]]:
     """The names that two trees have otherwise, in order; only their entries are taken apart."""
-    was, now = set(split_tree(old)), set(split_tree(new))
-    before, after = named_entries(was - now), named_entries(now - was)
+    was, now = split_tree(old), split_tree(new)
+    if len(was) == len(now):  # most often the names are the same
+        pairs = [pair for pair in zip(was, now, strict=True) if pair[0] != pair[1]]
+        before = named_entries(one for one, _ in pairs)
+        after = named_entries(other for _, other in pairs)
+    else:
+        before, after = named_entries(set(was) - set(now)), named_entries(set(now) - set(was))
     for name in sorted(before.keys() | after.keys()):
         one, other = before.get(name), after.get(name)
         if one != other:
