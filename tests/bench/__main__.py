@@ -84,10 +84,11 @@ def main() -> int:
     parser = _parser()
     arguments = parser.parse_args()
     every = [*ROWS, *SIDES]
-    names = arguments.rows.split(",") if arguments.rows else every
-    if unknown := [name for name in names if name not in every]:
+    asked = arguments.rows.split(",") if arguments.rows else every
+    if unknown := [name for name in asked if name not in every]:
         print(f"No such row: {', '.join(unknown)}. There are: {', '.join(every)}.", file=sys.stderr)
         return 64
+    names = [name for name in every if name in asked]  # in their order: some share a tree
     older = read_run(arguments.compare) if arguments.compare else None
     with tempfile.TemporaryDirectory(prefix="turnmark-bench-") as own:
         scratch = arguments.scratch or own
