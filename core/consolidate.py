@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -55,6 +55,7 @@ SMALL_BYTES = 50 * 1000 * 1000
 PATIENCE = 30.0
 """How long the exclusive lock is waited for: longer than any writer holds the store."""
 LONGEST_HEADER = 32
+READ_WHOLE = 1 << 20
 SIDE_FILES = (".rev", ".bitmap", ".mtimes", ".promisor")
 """What git may have put beside a pack."""
 SHOWN = 100
@@ -185,7 +186,12 @@ def copy_entries(out: PackWriter, pack: Pack, wanted: Container[Oid] | None = No
     """Appends a pack's entries without inflating them; the base of a delta comes with it."""
     source = Source(pack)
     for oid in source.spans:
-        if oid not in out and (wanted is None or oid in wanted):
+        if oid in out or (wanted is not None and oid not in wanted):
+            continue
+        entry = source.raw(oid)
+        if entry.base is None:
+            out.copy(oid, _rebased(out, oid, entry))
+        else:
             _copy_with_base(out, source, oid)
 
 
@@ -205,7 +211,9 @@ class Source:
     def __init__(self, pack: Pack) -> None:
         self.pack = pack
         self.spans = {oid: (start, end) for oid, start, end in pack.spans()}
+        self._crcs = pack.crcs()
         self._starts: dict[int, Oid] | None = None
+        self._whole: bytes | None = None
 
     def size(self, oid: Oid) -> int:
         start, end = self.spans[oid]
@@ -214,11 +222,16 @@ class Source:
     def raw(self, oid: Oid) -> RawEntry:
         """The whole entry, its check sum compared with the index."""
         start, end = self.spans[oid]
-        data = _read_range(self.pack, start, end)
-        place = self.pack.place(oid)
-        if place is None or zlib.crc32(data) != self.pack.crc(place):
+        data = self._bytes(start, end)
+        if zlib.crc32(data) != self._crcs[oid]:
             raise Damaged(f"{self.pack.path}.pack holds damaged bytes for {oid.hex()}.", HINT)
         return self._parse(data, start)
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        """A pack of a turn is read at once: it is as large as a few of its entries."""
+        if self._whole is None and self.pack.size() <= READ_WHOLE:
+            self._whole = _read_range(self.pack, 0, self.pack.size())
+        return self._whole[start:end] if self._whole else _read_range(self.pack, start, end)
 
     def head(self, oid: Oid) -> tuple[int, Oid | None]:
         """The entry's type, and what it is a delta to, from a look at its first bytes."""
@@ -301,7 +314,9 @@ def hide_packs(store: Store, paths: Sequence[str]) -> None:
     """
     if paths:
         store.disk.discard(f"{_place(store)}/multi-pack-index")  # a user's git may have made one
-        _unlink_all(store, paths, [".idx", *SIDE_FILES])
+        stems = map(os.path.basename, paths)
+        ends = (".idx", *SIDE_FILES)
+        store.disk.clear_away(_place(store), [stem + end for stem in stems for end in ends])
         for path in paths:
             if store.disk.exists(path + ".pack"):
                 store.disk.rename(path + ".pack", _gone(path))
@@ -310,21 +325,13 @@ def hide_packs(store: Store, paths: Sequence[str]) -> None:
 def unlink_hidden(store: Store, paths: Sequence[str]) -> None:
     """What is left of hidden packs, by whoever is `maintaining` the store."""
     if paths:
-        _unlink_all(store, map(_gone, paths), [""])
+        store.disk.clear_away(_place(store), [os.path.basename(_gone(path)) for path in paths])
 
 
 def _gone(path: str) -> str:
     """As left-overs are called, which the next one who keeps up removes if this process dies."""
     head, _, name = path.rpartition("/")
     return f"{head}/{TEMPORARY}{name}"
-
-
-def _unlink_all(store: Store, paths: Iterable[str], ends: Collection[str]) -> None:
-    for path in paths:
-        for end in ends:
-            if store.disk.exists(path + end):
-                store.disk.unlink(path + end)
-    store.disk.sync_dir(_place(store))
 
 
 def _place(store: Store) -> str:

@@ -231,6 +231,14 @@ class Disk:
         for at, name in names:
             self.unlink(name, at)
 
+    def clear_away(self, where: str, names: Iterable[str]) -> None:
+        """Unlinks those of a directory's names that are there, and makes that durable."""
+        with self.opened(where, DIRECTORY) as top:
+            there = set(names).intersection(self.names(top))
+            if there:
+                self.unlink_all([(top, os.fsencode(name)) for name in there])
+                self.fsync(top)
+
     def write(self, fd: int, data: bytes | bytearray) -> None:
         view = memoryview(data)
         while view:

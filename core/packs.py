@@ -14,7 +14,7 @@ import threading
 import zlib
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,7 +32,8 @@ TYPES: dict[Kind, int] = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 KINDS: dict[int, Kind] = {number: kind for kind, number in TYPES.items()}
 TREE_TYPE = TYPES["tree"]
 OFS_DELTA, REF_DELTA = 6, 7
-HEADER_BYTES = 12
+HEADER_BYTES, TRAILER_BYTES = 12, 20
+OID_BYTES = 20
 SLACK = 64
 """So much longer than its content a compressed object seldom is."""
 _NUMBER = struct.Struct(">I").unpack_from
@@ -499,9 +500,6 @@ class Pack:
                 raise Damaged(f"{self.path}.idx points outside itself.", HINT) from error
         return offset  # type: ignore[no-any-return]
 
-    def crc(self, place: int) -> int:
-        return int(struct.unpack_from(">I", self._idx, self._crcs + 4 * place)[0])
-
     def read(self, oid: Oid) -> tuple[Kind, bytes] | None:
         """The object, hash verified; None if the pack does not hold it."""
         place = self.place(oid)
@@ -619,7 +617,18 @@ class Pack:
 
     def spans(self) -> Iterator[tuple[Oid, int, int]]:
         """Every entry in the order of the file: its id, and where its bytes begin and end."""
-        order = sorted((self.offset(place), place) for place in range(self.count))
-        ends = [offset for offset, _ in order[1:]] + [self.size() - 20]
-        for (start, place), end in zip(order, ends, strict=True):
-            yield self.oid(place), start, end
+        order = sorted(zip(self._offsets(), self.oids(), strict=True))
+        ends = [offset for offset, _ in order[1:]] + [self.size() - TRAILER_BYTES]
+        for (start, oid), end in zip(order, ends, strict=True):
+            yield oid, start, end
+
+    def _offsets(self) -> Sequence[int]:
+        found = struct.unpack_from(f">{self.count}I", self._idx, self._small)
+        if self._large == len(self._idx) - 2 * OID_BYTES:  # none is beyond two gigabytes
+            return found
+        return [self.offset(place) for place in range(self.count)]
+
+    def crcs(self) -> dict[Oid, int]:
+        """The check sum of each entry's bytes."""
+        found = struct.unpack_from(f">{self.count}I", self._idx, self._crcs)
+        return dict(zip(self.oids(), found, strict=True))

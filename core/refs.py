@@ -219,11 +219,10 @@ class RefStore:
         self.disk.replace(f"{self.base}/packed-refs", HEADER + b"".join(lines))
 
     def _unlink(self, names: Iterable[str]) -> None:
-        touched = set()
+        inside: dict[str, list[str]] = {}
         for name in names:
-            path = f"{self.base}/{name}"
-            if self.disk.exists(path):
-                self.disk.unlink(path)
-                touched.add(os.path.dirname(path))
-        for directory in touched:
-            self.disk.sync_dir(directory)
+            directory, _, last = name.rpartition("/")
+            inside.setdefault(f"{self.base}/{directory}", []).append(last)
+        for directory, last_names in inside.items():
+            if self.disk.exists(directory):
+                self.disk.clear_away(directory, last_names)
