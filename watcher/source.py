@@ -69,6 +69,7 @@ MOUNTINFO = "/proc/self/mountinfo"
 OCTAL = re.compile(rb"\\([0-7]{3})")
 LIMBO_SECONDS = 0.5
 RETRY_SECONDS = 30.0
+REST_SECONDS = 600.0
 MEND_SECONDS = 2.0
 JOIN_SECONDS = 5.0
 NO_WATCH = frozenset({errno.ENOSPC, errno.ENOMEM})
@@ -167,12 +168,18 @@ class _Emitter(EventEmitter):
 
     def queue_events(self, timeout: float) -> None:
         if not self.todo:
-            self.wake.wait(timeout if self.maps.limbo else min(timeout * 10, RETRY_SECONDS))
+            self.wake.wait(self._rest(timeout))
         self.wake.clear()
         while self.todo and self.should_keep_running():
             self._adopt_next()
         self._expire_limbo()
         self._retry_unwatched()
+
+    def _rest(self, timeout: float) -> float:
+        """Whoever has something to do for this thread wakes it; hundreds of them should sleep."""
+        if self.maps.limbo:
+            return timeout
+        return timeout * 10 if self.unwatched else REST_SECONDS
 
     def _adopt_next(self) -> None:
         with self.lock:
