@@ -181,6 +181,15 @@ def test_what_is_wrong_with_what_was_named_comes_before_who_is_asked(turnmark, w
     assert turnmark("undo").out == turnmark("undo", "--yes").out
 
 
+@pytest.mark.parametrize("path", ["src/gone.py", "gone.txt", "there"])
+def test_who_names_only_a_path_is_told_that_the_point_comes_first(turnmark, work, path):
+    build(work, {"there": "1"})
+    turnmark("snapshot")
+    refused = turnmark("rollback", path)
+    assert (refused.code, f"`turnmark rollback @ {path}`" in refused.err) == (65, True)
+    assert "point comes first" not in turnmark("rollback", "nobody").err
+
+
 @pytest.mark.parametrize(("types", "exact"), [(b"y\n", True), (b"yes\n", True), (b"n\n", False)])
 def test_a_person_sees_the_preview_and_decides(turnmark, work, types, exact):
     build(work, {"a": "1"})

@@ -273,13 +273,33 @@ def test_every_form_of_a_point_is_understood(scene, told, spec, meant):
         *("turn:", "turn:9", "turn:9.end", "turn:.end", "nobody/1", "s/9", "s/", "/1", "s/1.start"),
         *("--help", "-h", "../x", "/etc/passwd", "a\0b", "", "HEAD", "@{1}", "main~1"),
         *("abcdef", "zzzzzzz", "g" * 40, "a" * 41, "f" * 40, "0" * 40, "1234567", "20260102"),
-        *("9d", "9999999d", "5x", "1.5h", "-1h", "2001-01-01", "2001-13-01", "0001-01-01"),
+        *(
+            "9d",
+            "9999999d",
+            "5x",
+            "1.5h",
+            "-1h",
+            "2001-01-01",
+            "2001-13-01",
+            "0001-01-01",
+            "2999-01-01",
+        ),
     ],
 )
 def test_what_is_no_point_is_said_with_a_way_out(scene, told, spec):
     with pytest.raises(BadInput) as caught:
         scene.resolve(spec)
     assert "turnmark list" in caught.value.hint
+
+
+def test_a_time_to_come_is_no_point_unless_a_clock_has_been_there(scene, told):
+    with pytest.raises(BadInput, match="2999-01-01 is yet to come"):
+        scene.resolve("2999-01-01")
+    scene.now += 365 * 86_400 * 1_000_000_000
+    ahead = scene.mark(label="by a clock that ran ahead")
+    scene.now -= 365 * 86_400 * 1_000_000_000
+    spec = rfc3339(ahead.mark.time_ns)
+    assert scene.resolve(spec).seq == ahead.mark.seq
 
 
 def test_an_empty_history_says_so(scene):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -9,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from core.errors import BadInput
 from core.history import History
 from core.model import show_path
+from core.timeline import Timeline
 
 from ..access import open_store, opened, rel_path
 from ..context import Context, pass_context
@@ -20,6 +26,9 @@ from ..together import run_together
 
 if TYPE_CHECKING:
     from ..picking import Chosen
+
+
+PATH_LIKE = re.compile(r"/|\.[a-zA-Z]")
 
 
 @click.command(
@@ -51,6 +60,8 @@ def command(
     the newest.
     """
     name = "@" if point is None else point
+    if point is not None and session is None:
+        _refuse_path(context, directory, point)
     flags = _flags(mine_stays, conversation)
     if session is not None:
         if paths or directory or conversation:
@@ -74,6 +85,19 @@ def command(
         how = replace(how, words=("rollback", chosen.number, *where, *flags))
         params["point"] = chosen.spec
     return run(context, how, "rollback", params, "")
+
+
+def _refuse_path(context: Context, directory: str | None, point: str) -> None:
+    """Whoever names only a path is told what comes before it; most often it is gone by now."""
+    if not (PATH_LIKE.search(point) or os.path.lexists(context.cwd / point)):
+        return
+    _, root = opened(context, directory, False)
+    try:
+        Timeline(open_store(context), root.id).resolve(point, time.time_ns())
+    except BadInput as error:
+        command = shlex.join(["turnmark", "rollback", "@", point])
+        hint = f"The point comes first: `{command}` takes this path back to the newest point."
+        raise BadInput(error.message, hint) from error
 
 
 def _choose(context: Context, how: How, mine_stays: bool) -> Chosen | None:
