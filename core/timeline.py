@@ -358,9 +358,8 @@ class Timeline:
         whole = (one for one in self.snapshots if not one.partial)
         states: list[Mark | Snapshot] = [*self.marks, *whole]
         before = [state for state in states if state.time_ns <= moment]
-        if moment > max(
-            (now_ns, *(state.time_ns for state in states))
-        ):  # clocks may have gone back
+        clocks = (now_ns, *(state.time_ns for state in states))  # one may have run ahead
+        if moment - _slack(spec) > max(clocks):
             raise self._unknown(f"{spec} is yet to come.")
         if not before:
             raise self._unknown(f"Nothing was recorded at or before {spec}.")
