@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from .errors import Damaged
 from .model import EXEC, FILE, LINK, TREE, Entry, Oid
@@ -14,6 +14,16 @@ from .model import EXEC, FILE, LINK, TREE, Entry, Oid
 Kind = Literal["commit", "tree", "blob", "tag"]
 IDENTITY = b"turnmark <turnmark@localhost>"
 RawEntry = tuple[bytes, bytes, bytes]
+
+
+class Sink(Protocol):
+    """Where new objects go."""
+
+    def add(self, kind: Kind, data: bytes, oid: Oid | None = None) -> Oid: ...
+
+    def holds(self, oid: Oid) -> bool: ...
+
+
 MODES = {b"%o" % mode: mode for mode in (FILE, EXEC, LINK, TREE)}
 """Old versions of git wrote others as well."""
 _ENTRY = re.compile(rb"([0-9]+) ([^\0/]+)\0(.{20})", re.DOTALL)

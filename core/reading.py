@@ -26,6 +26,15 @@ PAUSE = 0.006
 RECHECK = 0.024
 
 READ = os.O_RDONLY | os.O_NONBLOCK
+NO_ACCESS = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG, errno.ESTALE, errno.ETIMEDOUT),
+        errno.EAGAIN,  # another process holds a lease for writing
+        *(getattr(errno, name, errno.EIO) for name in ("EUCLEAN", "ENOKEY", "EREMOTEIO")),
+    }
+)
+SWAPPED = frozenset({errno.ELOOP, errno.ENOTDIR})
+"""Something else took the place of a name: it was never absent, and is not known."""
 HAS_LEASES = hasattr(fcntl, "F_SETLEASE")
 
 

@@ -38,10 +38,10 @@ from .model import (
     RelPath,
     Snapshot,
 )
-from .objects import Kind, encode_tree, hash_object
+from .objects import Kind, Sink, encode_tree, hash_object
 from .roots import Root, place_of
 from .rules import RuleSet
-from .scan import Changes, Look, Sink
+from .scan import Changes, Look
 from .store import Store, Writer, explain, registry_path
 from .worktree import WorkTree
 

@@ -17,11 +17,22 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from .about import Usual, note, read_note
 from .beneath import Beneath
 from .disk import GONE
+from .inforce import GITIGNORE, InForce
+from .listing import (
+    DOUBT,
+    WIDTH,
+    Lister,
+    Listing,
+    append_stat,
+    is_same,
+    may_be_stale,
+    replace_stat,
+)
 from .model import (
     EMPTY_TREE,
     EXEC,
@@ -36,56 +47,15 @@ from .model import (
     join,
     parents,
 )
-from .objects import (
-    NO_NAMES,
-    Kind,
-    child_in,
-    encode_tree,
-    hash_object,
-    parse_tree,
-)
-from .reading import READ, RECENT_NS, NotAFile, is_fresh, read_stable
+from .objects import NO_NAMES, Sink, encode_tree, hash_object, parse_tree
+from .reading import NO_ACCESS, SWAPPED, NotAFile, is_fresh, read_stable
 from .rules import STAGING_PREFIX, DirRules, RuleSet
-from .scout import Scout, Vouch, can_be_sent
+from .scout import Scout
+from .scouting import send_scout
+from .splice import Done, Outcome, Splicer
 from .worktree import Dir, WorkTree
 
-WIDTH = 5
-"""Numbers kept of a name's stat: mode, inode, size, modification and change time."""
-A_DIRECTORY = (stat.S_IFDIR, 0, 0, 0, 0)
-"""All that is kept of one, which spares its stat: whoever enters it sees its mode and contents."""
-DOUBT = -(1 << 63)
-"""As a modification time: never equal to a real one, so that the name is looked at again."""
-MASK = (1 << 63) - 1
-GITIGNORE = b".gitignore"
-MAPPED = (".db", ".sqlite", ".sqlite3", ".db3", "-shm", "-wal", ".mdb", ".lmdb")
-"""Files that programs write through memory maps, of which events tell late or never."""
-LAST_OF_MAPPED = frozenset(ending[-1] for ending in MAPPED)
-"""Asked first of every name: most end otherwise."""
-GITIGNORE_CAP = 1 << 20
-SPLICE_MOST = 1 << 20
-"""Bytes to go over: each new content in a directory is looked for in the whole of its tree."""
-SCOUT_ABOVE = 5_000
-"""So many files take longer to look at than a process takes to start."""
-NO_ACCESS = frozenset(
-    {
-        *(errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG, errno.ESTALE, errno.ETIMEDOUT),
-        errno.EAGAIN,  # another process holds a lease for writing
-        *(getattr(errno, name, errno.EIO) for name in ("EUCLEAN", "ENOKEY", "EREMOTEIO")),
-    }
-)
-SWAPPED = frozenset({errno.ELOOP, errno.ENOTDIR})
-"""Something else took the place of a name: it was never absent, and is not known."""
-
 Changes = dict[RelPath, Dir | None]
-Listing = tuple[list[str], "array[int]"]
-
-
-class Sink(Protocol):
-    """Where new objects go."""
-
-    def add(self, kind: Kind, data: bytes, oid: Oid | None = None) -> Oid: ...
-
-    def holds(self, oid: Oid) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -112,33 +82,11 @@ class Frame:
     known_stats: array[int] = field(default_factory=lambda: array("q"))
 
 
-class Outcome(NamedTuple):
-    """What a directory turned out to be, for the one above it."""
-
-    path: RelPath
-    old: Dir | None
-    left_out: GapReason | None
-    found: Dir
-
-
 class Task(NamedTuple):
     """What is to be done in a directory: names to look at, and those whose new trees are known."""
 
     names: set[bytes]
     below: set[bytes]
-
-
-Done = dict[RelPath, Outcome]
-
-
-@dataclass(slots=True)
-class Step:
-    """A directory on a scout's way: what is left of it, and whether all so far is as on record."""
-
-    path: RelPath
-    rules: DirRules
-    names: list[bytes]
-    same: bool = True
 
 
 class Look:
@@ -157,10 +105,15 @@ class Look:
         self.seen_modes: Counter[tuple[int, int]] = Counter()
         self.dirs_seen = 0
         self.files_seen = 0
-        self._rules: dict[RelPath, DirRules] = {}
-        self.always: set[RelPath] = set()
         self.complete = False
+        self._lister = Lister(self.disk)
+        self._in_force = InForce(tree, beneath, rules)
+        self._splicer = Splicer(beneath, sink, rules, self._lister)
         self._scout: Scout | None = None
+
+    @property
+    def always(self) -> set[RelPath]:
+        return self._lister.always
 
     # The whole tree
 
@@ -170,7 +123,9 @@ class Look:
         self.tree.load_all()
         self.beneath.forget()
         frame = self._enter_root()
-        self._scout = self._send_scout(frame)
+        self._scout = send_scout(
+            *(self.tree, self.beneath, self._lister, self._in_force, frame.rules)
+        )
         try:
             self._visit(frame)
         finally:
@@ -181,19 +136,9 @@ class Look:
 
     def _enter_root(self) -> Frame:
         fd = self.beneath.fd
-        listed = self._list(fd, ROOT)
-        rules = self._root_rules(self._listed_gitignore(fd, listed))
+        listed = self._lister.list(fd, ROOT)
+        rules = self._in_force.at_root(fd, listed)
         return self._enter(ROOT, fd, listed, rules, None)
-
-    def _root_rules(self, gitignore: bytes | None) -> DirRules:
-        kept = self.tree.rules
-        if kept is None or not kept.is_for(self.ruleset, gitignore):
-            kept = self.tree.rules = DirRules.root(self.ruleset, gitignore)
-        return kept
-
-    def _listed_gitignore(self, fd: int, listed: Listing) -> bytes | None:
-        """Most directories have none, and a failing open costs more than a look at the names."""
-        return self._gitignore(fd) if ".gitignore" in listed[0] else None
 
     def _visit(self, top: Frame) -> Dir:
         """Depth first without recursion: trees may be deeper than Python's stack."""
@@ -220,8 +165,8 @@ class Look:
             return None
         try:
             fd = self.beneath.dir(path)
-            listed = self._list(fd, path)
-            rules = frame.rules.child(name, self._listed_gitignore(fd, listed))
+            listed = self._lister.list(fd, path)
+            rules = frame.rules.child(name, self._in_force.listed(fd, listed))
             same = self._same_leaf(path, fd, listed, rules)
             if same is None:
                 return self._enter(path, fd, listed, rules, reason)
@@ -250,7 +195,7 @@ class Look:
         self.files_seen += len(names)
         old = self.tree.get(path)
         frame = Frame(path, rules, old, mode, names, stats, left_out)
-        if old is not None and self.tree.trusted and _is_same(old, mode, rules, listed):
+        if old is not None and self.tree.trusted and is_same(old, mode, rules, listed):
             frame.same = True
             frame.todo = old.entered()[::-1]
         elif (spliced := self._with_new_contents(frame, listed)) is not None:
@@ -262,86 +207,27 @@ class Look:
         return frame
 
     def _with_new_contents(self, frame: Frame, listed: Listing) -> Dir | None:
-        """The record of a directory in which only files have other contents than on record.
-
-        None where more is new, or may be: then every name is looked at by itself.
-        """
-        old, rules = frame.old, frame.rules
-        if old is None or not old.raw or not self.tree.trusted or self.tree.usual is None:
+        """The record of a directory in which only files have other contents than on record."""
+        old = frame.old
+        if old is None or not self.tree.trusted or self.tree.usual is None:
             return None
-        if rules.fingerprint != old.rules or os.fsencode("\0".join(listed[0])) != old.names:
+        spliced = self._splicer.after_listing(frame.path, frame.rules, old, listed)
+        if spliced is None:
             return None
-        was, now = array("q", old.stats), listed[1]
-        differing = {
-            os.fsencode(name)
-            for name, at in zip(listed[0], range(0, len(now), WIDTH), strict=True)
-            if was[at : at + WIDTH] != now[at : at + WIDTH]
-        }
-        if len(differing) * len(old.raw) > SPLICE_MOST:
-            return None
-        try:
-            raw, stats = self._with_files(frame.path, rules, old, old.raw, differing)
-        except (OSError, NotAFile):
-            return None
-        if raw is None:
-            return None
-        return old._replace(oid=hash_object("tree", raw), raw=raw, stats=stats)
+        self.changed += spliced.changed
+        oid = hash_object("tree", spliced.raw)
+        return old._replace(oid=oid, raw=spliced.raw, stats=spliced.stats)
 
     def _same_leaf(self, path: RelPath, fd: int, listed: Listing, rules: DirRules) -> Dir | None:
         """What is on record of a directory without directories, if it still is so: most are."""
         old = self.tree.get(path)
         if old is None or old.subdirs or not self.tree.trusted:
             return None
-        if not _is_same(old, stat.S_IMODE(self.disk.fstat(fd).st_mode), rules, listed):
+        if not is_same(old, stat.S_IMODE(self.disk.fstat(fd).st_mode), rules, listed):
             return None
         self.dirs_seen += 1
         self.files_seen += len(listed[0])
         return old
-
-    # The far end of a large tree, by another process
-
-    def _send_scout(self, root: Frame) -> Scout | None:
-        """The look begins with the first name of each directory, the scout with the last."""
-        old = root.old
-        if old is None or not self.tree.trusted or self.tree.files < SCOUT_ABOVE:
-            return None
-        if root.rules.fingerprint != old.rules or not can_be_sent(self.tree.files):
-            return None
-        top = Step(ROOT, root.rules, old.entered())
-        try:
-            return Scout(self.tree.paths(), self.beneath.fd, lambda vouch: self._walk(top, vouch))
-        except OSError:  # no process more for this user, or no room for one
-            return None
-
-    def _walk(self, top: Step, vouch: Vouch) -> None:
-        waiting = [top]
-        while waiting:
-            step = waiting[-1]
-            if step.names:
-                waiting.append(self._step(step, step.names.pop()))
-                continue
-            waiting.pop()
-            if not waiting:
-                return
-            if step.same:
-                vouch(step.path)
-            else:
-                waiting[-1].same = False
-
-    def _step(self, above: Step, name: bytes) -> Step:
-        """What the look would have to take note of is left to it."""
-        path = join(above.path, name)
-        old = self.tree.get(path)
-        self.always.clear()
-        try:
-            fd = self.beneath.dir(path)
-            listed = self._list(fd, path)
-            rules = above.rules.child(name, self._listed_gitignore(fd, listed))
-            mode = stat.S_IMODE(self.disk.fstat(fd).st_mode)
-        except OSError:
-            return Step(path, above.rules, [], same=False)
-        same = old is not None and not self.always and _is_same(old, mode, rules, listed)
-        return Step(path, rules, old.entered() if old else [], same)
 
     def _vouched(self, frame: Frame, path: RelPath) -> Dir | None:
         """What is on record of a directory and of all below it, if the scout found it to be so."""
@@ -350,55 +236,6 @@ class Look:
         above = frame.old  # under other rules than those on record, it would not be what it was
         same = above is not None and above.rules == frame.rules.fingerprint
         return self.tree.get(path) if same else None
-
-    def _list(self, fd: int, path: RelPath) -> Listing:
-        """Names and stats in the order of the directory, which stays the same while it does.
-
-        Notes what file system events may not tell of: files with several names, and databases.
-        """
-        names: list[str] = []
-        numbers: list[int] = []
-        with self.disk.scandir(fd) as found:
-            for item in found:
-                name = item.name
-                if item.is_dir(follow_symlinks=False):  # as the listing says: costs no call
-                    names.append(name)
-                    numbers += A_DIRECTORY
-                    continue
-                try:
-                    info = item.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                names.append(name)
-                mode, _, _, links, _, _, size, _, _, _ = info
-                if mode & 0o170000 == 0o040000:  # only just now
-                    numbers += A_DIRECTORY
-                    continue
-                numbers += mode, info.st_ino & MASK, size, info.st_mtime_ns, info.st_ctime_ns
-                if links > 1 or (name[-1] in LAST_OF_MAPPED and name.endswith(MAPPED)):
-                    self._note_always(path, name, info)
-        return names, array("q", numbers)
-
-    def _note_always(self, path: RelPath, name: str, info: os.stat_result) -> None:
-        if (info.st_nlink > 1 or name.endswith(MAPPED)) and stat.S_ISREG(info.st_mode):
-            self.always.add(join(path, os.fsencode(name)))
-
-    def _gitignore(self, fd: int) -> bytes | None:
-        """The rules file of a directory; a link, a directory or a FIFO of that name is none."""
-        if not self.ruleset.gitignore:
-            return None
-        try:
-            file = self.disk.open_quietly(GITIGNORE, READ, fd)
-        except OSError as error:
-            if error.errno in GONE or error.errno in NO_ACCESS or error.errno == errno.ENXIO:
-                return None
-            raise
-        try:
-            if not stat.S_ISREG(self.disk.fstat(file).st_mode):
-                return None
-            return self.disk.read_all(file, GITIGNORE_CAP)
-        finally:
-            self.disk.close(file)
 
     # One directory whose names must be looked at one by one
 
@@ -486,12 +323,12 @@ class Look:
             self._gap(frame, name, "oversize")
             self._doubt_at(frame, at)
             return
-        _replace(frame.stats, at, found.stat)
+        replace_stat(frame.stats, at, found.stat)
         if found.torn:
             self._gap(frame, name, "torn")
         if found.held:
             self.always.add(join(frame.path, name))
-        if found.torn or found.held or _may_be_stale(name, found.stat, begun):
+        if found.torn or found.held or may_be_stale(name, found.stat, begun):
             self._doubt_at(frame, at)
         oid = hash_object("blob", found.data)
         if self._is_new(frame, name, oid):
@@ -751,23 +588,19 @@ class Look:
         return True
 
     def _splice(self, path: RelPath, task: Task, done: Done) -> Outcome | None:
-        """A directory in which only files and trees on record have new contents.
-
-        None where more than that may have to be written, which the long way finds out.
-        """
+        """A directory in which only files and trees on record have new contents."""
         old = self.tree.get(path)
-        if old is None or (len(task.names) + len(task.below)) * len(old.raw) > SPLICE_MOST:
-            return None
-        stats = old.stats
         try:
-            rules = self._rules_of(path)
-            same = rules.fingerprint == old.rules
-            raw = self._with_trees(path, old.raw, task.below, done) if same else None
-            if raw and task.names:
-                raw, stats = self._with_files(path, rules, old, raw, task.names)
-        except (OSError, NotAFile):
+            rules = self._in_force.of(path)
+        except OSError:
             return None
-        return Outcome(path, old, None, self._spliced(path, old, raw, stats)) if raw else None
+        if old is None or rules.fingerprint != old.rules:
+            return None
+        found = self._splicer.with_contents(path, rules, old, task.names, task.below, done)
+        if found is None:
+            return None
+        self.changed += found.changed
+        return Outcome(path, old, None, self._spliced(path, old, found.raw, found.stats))
 
     def _spliced(self, path: RelPath, old: Dir, raw: bytes, stats: bytes) -> Dir:
         if (raw, stats) == (old.raw, old.stats):
@@ -776,77 +609,18 @@ class Look:
         found = self.changes[path] = old._replace(oid=oid, raw=raw, stats=stats)
         return found
 
-    def _with_trees(self, path: RelPath, raw: bytes, below: set[bytes], done: Done) -> bytes | None:
-        """The tree with the new trees of its directories."""
-        for name in below:
-            child = done[join(path, name)]
-            if child.old is None or not child.old.raw or not child.found.raw:
-                return None
-            known = b"40000 %s\0" % name
-            if raw.count(known + child.old.oid) != 1:
-                return None  # also part of another name, with the same tree
-            raw = raw.replace(known + child.old.oid, known + child.found.oid)
-        return raw
-
-    def _with_files(
-        self, path: RelPath, rules: DirRules, old: Dir, raw: bytes, names: set[bytes]
-    ) -> tuple[bytes | None, bytes]:
-        """The tree and the stats with the new contents of its files, if nothing else is new."""
-        fd = self.beneath.dir(path)
-        if old.gaps or stat.S_IMODE(self.disk.fstat(fd).st_mode) != old.mode:
-            return None, b""
-        stats, changed = array("q", old.stats), 0
-        places = {name: place * WIDTH for place, name in enumerate(old.names.split(b"\0"))}
-        for name in names:
-            at, entry = places.get(name), child_in(raw, name)
-            if at is None or entry is None or rules.verdict(name, False) != "capture":
-                return None, b""
-            new = self._reread(path, fd, name, entry, stats, at)
-            was = b"%o %s\0%s" % (entry.mode, name, entry.oid)
-            if new is None or raw.count(was) != 1:
-                return None, b""
-            if new != entry.oid:
-                raw = raw.replace(was, was[:-20] + new)
-                changed += 1
-        self.changed += changed
-        return raw, stats.tobytes()
-
-    def _reread(
-        self, path: RelPath, fd: int, name: bytes, entry: Entry, stats: array[int], at: int
-    ) -> Oid | None:
-        """The contents of a file that is what it was but for them, if they hold still."""
-        info, cap = self.disk.lstat(name, fd), self.ruleset.max_file_size
-        self._note_always(path, os.fsdecode(name), info)
-        if info.st_mode != stats[at] or not stat.S_ISREG(info.st_mode) or 0 < cap < info.st_size:
-            return None
-        if array("q", _numbers(info)) == stats[at : at + WIDTH]:
-            return entry.oid
-        begun = time.time_ns()
-        found = read_stable(self.disk, fd, name)
-        if found.torn or found.stat.st_mode != info.st_mode or 0 < cap < len(found.data):
-            return None
-        _replace(stats, at, found.stat)
-        if found.held:
-            self.always.add(join(path, name))
-        if found.held or _may_be_stale(name, found.stat, begun):
-            stats[at + 3] = DOUBT
-        oid = hash_object("blob", found.data)
-        if oid != entry.oid:
-            self.sink.add("blob", found.data, oid)
-        return oid
-
     def _resume(self, path: RelPath) -> Frame | None:
         """The frame of a known directory as it was recorded; None if it cannot be entered now."""
         old = self.tree.get(path)
         try:
-            rules = self._rules_of(path)
+            rules = self._in_force.of(path)
             mode = stat.S_IMODE(self.disk.fstat(self.beneath.dir(path)).st_mode)
         except OSError as error:
             if error.errno in GONE or error.errno in NO_ACCESS:
                 return None
             raise
         head, _, name = path.rpartition(b"/")
-        left_out = _reason_through(self._rules_of(RelPath(head)), name) if path else None
+        left_out = _reason_through(self._in_force.of(RelPath(head)), name) if path else None
         frame = Frame(path, rules, old, mode, [], array("q"), left_out)
         if old is not None:
             self._recall(frame)
@@ -854,27 +628,6 @@ class Look:
             frame.names = list(frame.known)
             frame.stats = frame.known_stats[:]
         return frame
-
-    def _rules_of(self, path: RelPath) -> DirRules:
-        """Each rules file on the way is read once in a look."""
-        if (kept := self._rules.get(path)) is not None:
-            return kept
-        known = next((p for p in parents(path) if p in self._rules), None)
-        if known is None:
-            known = ROOT
-            self._rules[ROOT] = self._root_rules(self._recorded_gitignore(ROOT))
-        for name in path[len(known) :].strip(b"/").split(b"/") if path else ():
-            above, known = known, join(known, name)
-            gitignore = self._recorded_gitignore(known)
-            self._rules[known] = self._rules[above].child(name, gitignore)
-        return self._rules[path]
-
-    def _recorded_gitignore(self, path: RelPath) -> bytes | None:
-        """Opened only where one was seen; a new one is among the paths to look at."""
-        old = self.tree.get(path)
-        if old is not None and GITIGNORE not in old.names:
-            return None
-        return self._gitignore(self.beneath.dir(path))
 
     def _update_names(self, frame: Frame, task: Task, done: Done) -> None:
         for name in sorted(task.names):
@@ -889,7 +642,7 @@ class Look:
         except FileNotFoundError:
             self._remove_name(frame, name)
             return
-        self._note_always(frame.path, os.fsdecode(name), info)
+        self._lister.note(frame.path, os.fsdecode(name), info)
         at = self._place_of(frame, name, info)
         frame.entries.pop(name, None)
         frame.gaps.pop(name, None)
@@ -910,9 +663,9 @@ class Look:
         if at is None:
             at = len(frame.stats)
             frame.names.append(text)
-            _append(frame.stats, info)
+            append_stat(frame.stats, info)
         else:
-            _replace(frame.stats, at, info)
+            replace_stat(frame.stats, at, info)
         return at
 
     def _remove_name(self, frame: Frame, name: bytes) -> None:
@@ -954,15 +707,6 @@ class Look:
     def _most_common_dir(self) -> int:
         seen = Counter(found.mode for found in self.changes.values() if found is not None)
         return seen.most_common(1)[0][0] if seen else self.usual.dir
-
-
-def _is_same(old: Dir, mode: int, rules: DirRules, listed: Listing) -> bool:
-    return (
-        mode == old.mode
-        and rules.fingerprint == old.rules
-        and listed[1].tobytes() == old.stats
-        and os.fsencode("\0".join(listed[0])) == old.names
-    )
 
 
 def _noted_anew(path: RelPath, found: Dir, old: Usual, usual: Usual) -> Dir:
@@ -1017,13 +761,6 @@ def _topmost(paths: set[RelPath]) -> set[RelPath]:
     return {path for path in paths if not any(above in paths for above in parents(path))}
 
 
-def _may_be_stale(name: bytes, info: os.stat_result, now_ns: int) -> bool:
-    """Whether what was read may change without another time stamp: by a write in the same tick, or
-    through a map onto a page that is dirty already."""
-    mapped = os.fsdecode(name).endswith(MAPPED) and info.st_ctime_ns >= now_ns - RECENT_NS
-    return mapped or is_fresh(info.st_ctime_ns, now_ns)
-
-
 def _reason_through(rules: DirRules, name: bytes) -> GapReason | None:
     """Why a directory is left out that is entered only for protected paths below it."""
     return rules.left_out(name) if rules.verdict(name, True) == "through" else None
@@ -1031,18 +768,3 @@ def _reason_through(rules: DirRules, name: bytes) -> GapReason | None:
 
 def _file_entry(mode: int, oid: Oid) -> Entry:
     return Entry(EXEC if mode & 0o100 else FILE, oid)
-
-
-def _numbers(info: os.stat_result) -> tuple[int, int, int, int, int]:
-    mode = info.st_mode
-    if mode & 0o170000 == 0o040000:
-        return A_DIRECTORY
-    return mode, info.st_ino & MASK, info.st_size, info.st_mtime_ns, info.st_ctime_ns
-
-
-def _append(stats: array[int], info: os.stat_result) -> None:
-    stats.extend(_numbers(info))
-
-
-def _replace(stats: array[int], at: int, info: os.stat_result) -> None:
-    stats[at : at + WIDTH] = array("q", _numbers(info))

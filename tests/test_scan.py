@@ -1019,8 +1019,8 @@ def test_many_new_contents_in_one_directory_are_not_looked_for_one_by_one(
         asked.append(name)
         return child_in(raw, name)
 
-    monkeypatch.setattr("core.scan.SPLICE_MOST", 100_000)
-    monkeypatch.setattr("core.scan.child_in", counted)
+    monkeypatch.setattr("core.splice.SPLICE_MOST", 100_000)
+    monkeypatch.setattr("core.splice.child_in", counted)
     build(bench.path, dict.fromkeys(names, "new"))
     assert bench.point().changed == 300
     build(bench.path, dict.fromkeys(names, "newer"))

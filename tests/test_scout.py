@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 import core.scan
+import core.scouting
+from core.listing import DOUBT
 from core.model import ROOT, RelPath
 from core.rules import RuleSet
-from core.scan import DOUBT
 from core.scout import Scout, Vouch, can_be_sent
 from tests.live import until
 from tests.stores import Bench
@@ -47,9 +48,9 @@ ANY_SIZE = 1 << 40
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> type[Patient]:
-    monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
-    monkeypatch.setattr(core.scan, "can_be_sent", lambda files: True)
-    monkeypatch.setattr(core.scan, "Scout", Patient)
+    monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
+    monkeypatch.setattr(core.scouting, "can_be_sent", lambda files: True)
+    monkeypatch.setattr(core.scouting, "Scout", Patient)
     Patient.sent, Patient.said, Patient.then = 0, [], lambda: None
     return Patient
 
@@ -93,9 +94,9 @@ def test_looks_with_and_without_a_scout_agree(bench, patient, monkeypatch):
         taken = bench.point()
         bare = Bench(bench.base / f"bare{taken.snapshot.seq}", name="none")
         bare.root = bench.root
-        monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 10**9)
+        monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 10**9)
         assert bare.point().snapshot.files == taken.snapshot.files
-        monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
+        monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
     assert patient.sent >= 12
 
 
@@ -147,9 +148,9 @@ def test_a_scout_that_dies_costs_nothing_but_time(bench, monkeypatch):
         def __init__(self, paths, fd, walk) -> None:
             super().__init__(paths, fd, lambda _: os.kill(os.getpid(), signal.SIGKILL))
 
-    monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
+    monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
     monkeypatch.setattr("core.scout.KB_PER_FILE", ANY_SIZE)
-    monkeypatch.setattr(core.scan, "Scout", Mortal)
+    monkeypatch.setattr(core.scouting, "Scout", Mortal)
     (bench.path / "c/e/f2").write_text("new")
     assert bench.point().changed == 1
 
@@ -224,16 +225,16 @@ def test_the_scout_begins_at_the_far_end(bench, monkeypatch):
             walk(visited.append)
             super().__init__(paths, fd, lambda _: None)
 
-    monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
-    monkeypatch.setattr(core.scan, "can_be_sent", lambda files: True)
-    monkeypatch.setattr(core.scan, "Scout", Counting)
+    monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
+    monkeypatch.setattr(core.scouting, "can_be_sent", lambda files: True)
+    monkeypatch.setattr(core.scouting, "Scout", Counting)
     bench.point()
     assert visited == [b"c/e", b"c/d", b"c", b"b/e", b"b/d", b"b", b"a/e", b"a/d", b"a"]
 
 
 def test_a_process_that_is_slow_to_fork_sends_none(bench, monkeypatch):
-    monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
-    monkeypatch.setattr(core.scan, "Scout", lambda *_: pytest.fail("sent"))
+    monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
+    monkeypatch.setattr(core.scouting, "Scout", lambda *_: pytest.fail("sent"))
     assert bench.point().changed == 0  # a dozen files, and all of pytest
     assert can_be_sent(10**9) == (len(os.sched_getaffinity(0)) > 1)
 
@@ -243,9 +244,9 @@ def test_where_children_are_somebody_elses_business_none_is_sent(bench, monkeypa
     """Found by a reviewer: with SIGCHLD ignored, which outlives an exec, every look failed."""
     before = signal.signal(signal.SIGCHLD, handler)
     try:
-        monkeypatch.setattr(core.scan, "SCOUT_ABOVE", 0)
+        monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
         monkeypatch.setattr("core.scout.KB_PER_FILE", ANY_SIZE)
-        monkeypatch.setattr(core.scan, "Scout", lambda *_: pytest.fail("sent"))
+        monkeypatch.setattr(core.scouting, "Scout", lambda *_: pytest.fail("sent"))
         assert bench.point().changed == 0
     finally:
         signal.signal(signal.SIGCHLD, before)
@@ -260,5 +261,5 @@ def test_a_scout_that_somebody_else_waited_for_is_left_alone(tmp_path):
 
 
 def test_small_trees_are_looked_at_without_a_scout(bench, monkeypatch):
-    monkeypatch.setattr(core.scan, "Scout", lambda *_: pytest.fail("sent"))
+    monkeypatch.setattr(core.scouting, "Scout", lambda *_: pytest.fail("sent"))
     assert bench.point().changed == 0

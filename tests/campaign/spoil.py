@@ -20,6 +20,7 @@ from typing import Any
 import core.apply
 import core.beneath
 import core.errors
+import core.listing
 import core.packs
 import core.plan
 import core.reading
@@ -27,6 +28,7 @@ import core.refs
 import core.retention
 import core.rules
 import core.scan
+import core.splice
 import core.staged
 import core.store
 import core.sweep
@@ -129,13 +131,14 @@ def no_leases() -> None:
 
 
 def no_racy_rule() -> None:
-    for module in (core.reading, core.scan):
+    for module in (core.reading, core.listing, core.scan):
         put(module, "is_fresh", lambda changed, now: False)
 
 
 def no_doubt_of_what_is_held() -> None:
     real = core.reading.read_stable
-    put(core.scan, "read_stable", lambda *those: real(*those)._replace(held=False))
+    for module in (core.scan, core.splice):
+        put(module, "read_stable", lambda *those: real(*those)._replace(held=False))
 
 
 def a_probe_in_the_workspace() -> None:

@@ -1,0 +1,79 @@
+"""Which rules hold in which directory of a workspace while it is looked at."""
+
+from __future__ import annotations
+
+import errno
+import stat
+
+from .beneath import Beneath
+from .disk import GONE
+from .listing import Listing
+from .model import ROOT, RelPath, join, parents
+from .reading import NO_ACCESS, READ
+from .rules import DirRules, RuleSet
+from .worktree import WorkTree
+
+GITIGNORE = b".gitignore"
+GITIGNORE_CAP = 1 << 20
+
+
+class InForce:
+    """Owns the rules found in one look: each rules file on the way is read once."""
+
+    def __init__(self, tree: WorkTree, beneath: Beneath, rules: RuleSet) -> None:
+        self.tree = tree
+        self.beneath = beneath
+        self.disk = beneath.disk
+        self.ruleset = rules
+        self._known: dict[RelPath, DirRules] = {}
+
+    def at_root(self, fd: int, listed: Listing) -> DirRules:
+        return self._of_root(self.listed(fd, listed))
+
+    def _of_root(self, gitignore: bytes | None) -> DirRules:
+        kept = self.tree.rules
+        if kept is None or not kept.is_for(self.ruleset, gitignore):
+            kept = self.tree.rules = DirRules.root(self.ruleset, gitignore)
+        return kept
+
+    def listed(self, fd: int, listed: Listing) -> bytes | None:
+        """The rules file of a directory: most have none, and a failing open costs more than a look
+        at the names."""
+        return self._gitignore(fd) if ".gitignore" in listed[0] else None
+
+    def of(self, path: RelPath) -> DirRules:
+        """Those of a directory that is on record."""
+        if (kept := self._known.get(path)) is not None:
+            return kept
+        known = next((p for p in parents(path) if p in self._known), None)
+        if known is None:
+            known = ROOT
+            self._known[ROOT] = self._of_root(self._recorded(ROOT))
+        for name in path[len(known) :].strip(b"/").split(b"/") if path else ():
+            above, known = known, join(known, name)
+            self._known[known] = self._known[above].child(name, self._recorded(known))
+        return self._known[path]
+
+    def _recorded(self, path: RelPath) -> bytes | None:
+        """Opened only where one was seen; a new one is among the paths to look at."""
+        old = self.tree.get(path)
+        if old is not None and GITIGNORE not in old.names:
+            return None
+        return self._gitignore(self.beneath.dir(path))
+
+    def _gitignore(self, fd: int) -> bytes | None:
+        """The rules file of a directory; a link, a directory or a FIFO of that name is none."""
+        if not self.ruleset.gitignore:
+            return None
+        try:
+            file = self.disk.open_quietly(GITIGNORE, READ, fd)
+        except OSError as error:
+            if error.errno in GONE or error.errno in NO_ACCESS or error.errno == errno.ENXIO:
+                return None
+            raise
+        try:
+            if not stat.S_ISREG(self.disk.fstat(file).st_mode):
+                return None
+            return self.disk.read_all(file, GITIGNORE_CAP)
+        finally:
+            self.disk.close(file)

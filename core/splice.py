@@ -1,0 +1,160 @@
+"""Records of directories in which only files and trees on record have new contents.
+
+Most changes are of that kind, and most of such a record stays as it was: the new ids take the place
+of the old ones. Where anything else is new, or may be, there is no answer here: then every name is
+looked at by itself (`scan`).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from array import array
+from typing import NamedTuple
+
+from .beneath import Beneath
+from .listing import (
+    DOUBT,
+    WIDTH,
+    Lister,
+    Listing,
+    may_be_stale,
+    numbers_of,
+    replace_stat,
+)
+from .model import Entry, GapReason, Oid, RelPath, join
+from .objects import Sink, child_in, hash_object
+from .reading import NotAFile, read_stable
+from .rules import DirRules, RuleSet
+from .worktree import Dir
+
+SPLICE_MOST = 1 << 20
+"""Bytes to go over: each new content in a directory is looked for in the whole of its tree."""
+
+
+class Outcome(NamedTuple):
+    """What a directory turned out to be, for the one above it."""
+
+    path: RelPath
+    old: Dir | None
+    left_out: GapReason | None
+    found: Dir
+
+
+Done = dict[RelPath, Outcome]
+
+
+class Spliced(NamedTuple):
+    """The tree and the stats of a directory with new contents, and of how many files."""
+
+    raw: bytes
+    stats: bytes
+    changed: int
+
+
+class Splicer:
+    """Owns nothing; reads files of one look and hands their contents on."""
+
+    def __init__(self, beneath: Beneath, sink: Sink, rules: RuleSet, lister: Lister) -> None:
+        self.beneath = beneath
+        self.disk = beneath.disk
+        self.sink = sink
+        self.max_file_size = rules.max_file_size
+        self.lister = lister
+
+    def after_listing(
+        self, path: RelPath, rules: DirRules, old: Dir, listed: Listing
+    ) -> Spliced | None:
+        """Of a directory whose names are as on record: with the contents of what differs."""
+        if not old.raw or rules.fingerprint != old.rules:
+            return None
+        if os.fsencode("\0".join(listed[0])) != old.names:
+            return None
+        was, now = array("q", old.stats), listed[1]
+        differing = {
+            os.fsencode(name)
+            for name, at in zip(listed[0], range(0, len(now), WIDTH), strict=True)
+            if was[at : at + WIDTH] != now[at : at + WIDTH]
+        }
+        if not differing:  # then it is its mode that is another
+            return None
+        return self.with_contents(path, rules, old, differing, set(), {})
+
+    def with_contents(
+        self,
+        path: RelPath,
+        rules: DirRules,
+        old: Dir,
+        names: set[bytes],
+        below: set[bytes],
+        done: Done,
+    ) -> Spliced | None:
+        """With those of the named files, and with the new trees of directories."""
+        if (len(names) + len(below)) * len(old.raw) > SPLICE_MOST:
+            return None
+        try:
+            raw = _with_trees(path, old.raw, below, done)
+            return self._with_files(path, rules, old, raw, names) if raw else None
+        except (OSError, NotAFile):
+            return None
+
+    def _with_files(
+        self, path: RelPath, rules: DirRules, old: Dir, raw: bytes, names: set[bytes]
+    ) -> Spliced | None:
+        if not names:
+            return Spliced(raw, old.stats, 0)
+        fd = self.beneath.dir(path)
+        if old.gaps or stat.S_IMODE(self.disk.fstat(fd).st_mode) != old.mode:
+            return None
+        stats, changed = array("q", old.stats), 0
+        places = {name: place * WIDTH for place, name in enumerate(old.names.split(b"\0"))}
+        for name in names:
+            at, entry = places.get(name), child_in(raw, name)
+            if at is None or entry is None or rules.verdict(name, False) != "capture":
+                return None
+            new = self._reread(path, fd, name, entry, stats, at)
+            was = b"%o %s\0%s" % (entry.mode, name, entry.oid)
+            if new is None or raw.count(was) != 1:
+                return None
+            if new != entry.oid:
+                raw = raw.replace(was, was[:-20] + new)
+                changed += 1
+        return Spliced(raw, stats.tobytes(), changed)
+
+    def _reread(
+        self, path: RelPath, fd: int, name: bytes, entry: Entry, stats: array[int], at: int
+    ) -> Oid | None:
+        """The contents of a file that is what it was but for them, if they hold still."""
+        info, cap = self.disk.lstat(name, fd), self.max_file_size
+        self.lister.note(path, os.fsdecode(name), info)
+        if info.st_mode != stats[at] or not stat.S_ISREG(info.st_mode) or 0 < cap < info.st_size:
+            return None
+        if array("q", numbers_of(info)) == stats[at : at + WIDTH]:
+            return entry.oid
+        begun = time.time_ns()
+        found = read_stable(self.disk, fd, name)
+        if found.torn or found.stat.st_mode != info.st_mode or 0 < cap < len(found.data):
+            return None
+        replace_stat(stats, at, found.stat)
+        if found.held:
+            self.lister.always.add(join(path, name))
+        if found.held or may_be_stale(name, found.stat, begun):
+            stats[at + 3] = DOUBT
+        oid = hash_object("blob", found.data)
+        if oid != entry.oid:
+            self.sink.add("blob", found.data, oid)
+        return oid
+
+
+def _with_trees(path: RelPath, raw: bytes, below: set[bytes], done: Done) -> bytes | None:
+    """The tree with the new trees of its directories."""
+    for name in below:
+        child = done[join(path, name)]
+        if child.old is None or not child.old.raw or not child.found.raw:
+            return None
+        known = b"40000 %s\0" % name
+        if raw.count(known + child.old.oid) != 1:
+            return None  # also part of another name, with the same tree
+        raw = raw.replace(known + child.old.oid, known + child.found.oid)
+    return raw
