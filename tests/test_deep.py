@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -14,10 +15,11 @@ from core import deep as module
 from core.consolidate import consolidate
 from core.deep import deep_repack, repack_when_due
 from core.disk import Disk
+from core.errors import TurnmarkError
 from core.store import Store
 from core.sweep import Swept, sweep
 from core.verify import verify
-from tests.faults import die_at_each
+from tests.faults import FaultyDisk, die_at_each, failing
 from tests.live import is_running, until
 from tests.stores import Bench, fsck
 from tests.test_consolidate import everything, grown
@@ -144,6 +146,46 @@ def test_a_death_at_any_step_loses_nothing_and_is_cleaned_up(tmp_path):
         assert held(store) == reached(store) >= alive
         fsck(copy)
     assert steps > 30
+
+
+def test_a_disk_that_fails_at_any_step_costs_nothing_and_is_told(tmp_path):
+    bench = grown(tmp_path, 3)
+    bench.close()
+    base, copy = bench.store.base, f"{tmp_path}/copy"
+    alive = reached(bench.store)
+    for at in range(1, 200):
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(base, copy)
+        disk = FaultyDisk(at, failing(errno.ENOSPC))
+        with suppress(TurnmarkError, OSError):
+            deep_repack(Store.open(copy, disk))
+        if not disk.struck:
+            break
+        store = Store.open(copy)
+        assert verify(store).ok
+        assert alive <= held(store)
+    assert at > 20
+
+
+def test_a_full_disk_is_said_in_words(tmp_path):
+    bench = grown(tmp_path)
+    bench.reopen(FaultyDisk(2, failing(errno.ENOSPC)))
+    with pytest.raises(TurnmarkError, match=r"Could not repack the store: the disk of .* is full"):
+        deep_repack(bench.store)
+
+
+def test_where_something_is_damaged_all_stays(tmp_path):
+    bench = grown(tmp_path)
+    broken = next(p for p in bench.store.packs() if p.holds(bench.point().snapshot.id))
+    os.chmod(broken.path + ".pack", 0o600)
+    with open(broken.path + ".pack", "r+b") as file:
+        file.seek(12)
+        file.write(b"\xff" * (os.stat(file.fileno()).st_size - 32))
+    store = Store.open(bench.store.base)
+    before = sorted(os.listdir(f"{store.base}/objects/pack"))
+    done = deep_repack(store)
+    assert "Nothing was reclaimed: run `turnmark store repair` first." in done.errors
+    assert sorted(os.listdir(f"{store.base}/objects/pack")) == before
 
 
 def test_what_a_killed_one_leaves_goes_with_the_next_consolidation(tmp_path):
