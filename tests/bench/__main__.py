@@ -12,12 +12,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from core.errors import TurnmarkError
 
 from . import rows_growth, rows_side
+from .apart import Failed, apart
 from .bench import QUICK, Bench, Scale
 from .chart import chart
 from .contenders import Wrong
@@ -95,8 +97,8 @@ def main() -> int:
         os.makedirs(scratch, exist_ok=True)
         with closing(Bench(scratch, _scale(arguments))) as bench:
             run = Run(bench, judge=not arguments.quick, minutes=arguments.minutes)
-            run.singles([name for name in names if name in ROWS])
             run.sides([name for name in names if name in SIDES])
+            run.singles([name for name in names if name in ROWS])
     _write(arguments, run, bench.scale)
     for line in compared(older, run.results) if older is not None else ():
         print(line)
@@ -158,7 +160,7 @@ class Run:
         if names:
             _say(f"\n{side_head()}")
         for name in names:
-            self._each(name, SIDES[name], self._side)
+            self._each(name, partial(apart, SIDES[name]), self._side)
 
     def _side(self, row: list[Result]) -> None:
         self.results += row
@@ -176,7 +178,7 @@ class Run:
         try:
             for found in rows(self.bench):
                 each(found)
-        except (Wrong, TurnmarkError) as error:
+        except (Wrong, TurnmarkError, Failed) as error:
             self.wrong.append(f"{name}: {error}")
             _say(f"WRONG {self.wrong[-1]}")
         self.seconds[name] = time.monotonic() - begun
