@@ -7,13 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 
 from .attribution import PERSON, UNKNOWN, Interval, Makers, by_path, intervals
 from .history import History, read_snapshot
 from .model import Maker, Mark, Oid, RelPath, Snapshot
-from .plan import State, changed_among, changed_paths
+from .plan import Node, State, changed_among, changed_paths
+
+
+class Covered:
+    """Owns what paths held before they were left out: that they are not held for a while, and held
+    again as they were, is no change of theirs. To be asked in order of time."""
+
+    def __init__(self) -> None:
+        self._held: dict[RelPath, Node | None] = {}
+
+    def besides(self, old: State, new: State, differing: Iterable[RelPath]) -> Iterator[RelPath]:
+        for path in differing:
+            if new.leaves_out(path):
+                self._held.setdefault(path, old.node_at(path))
+            elif not (path in self._held and self._held.pop(path) == new.node_at(path)):
+                yield path
 
 
 @dataclass
@@ -36,7 +51,7 @@ class Edits:
         old, new = self._seq(since), self._seq(until) if until else None
         if new is not None and new < old:
             old, new = new, old
-        return by_path(self._between(old, new), self._differing)
+        return by_path(self._between(old, new), partial(self._differing, Covered()))
 
     def by_no_agent(self, since: Oid, among: Collection[RelPath]) -> dict[RelPath, Maker]:
         """Which of the paths the person changed from a snapshot until now, or nobody knows who.
@@ -44,26 +59,33 @@ class Edits:
         What was changed and changed back in one go counts as unchanged, and costs nothing.
         """
         found: dict[RelPath, Maker] = {}
+        covered = Covered()
         for one in self._spans(self._seq(since)) if among else ():
             old, new = self._span_state(one.old), self._span_state(one.new)
-            for path in changed_among(old, new, among) if old and new else ():
+            differing = changed_among(old, new, among) if old and new else ()
+            for path in covered.besides(old, new, differing) if old and new else ():
                 known = found.setdefault(path, one.maker)
                 found[path] = PERSON if PERSON in (known, one.maker) else known
         return found
 
     def _spans(self, since: int) -> Iterator[Interval]:
-        """The times without an agent; of the person each as one, however many snapshots it has."""
+        """The times without an agent; of the person each as one, however many snapshots it has, and
+        the last of them until now: a snapshot that is taken meanwhile changes nothing."""
         ids, before = self.history.snapshot_ids, None
         numbers = [seq for seq in sorted(ids) if seq >= since]
-        for (maker, _), found in groupby(numbers, key=self._at_once):
-            run = [ids[seq] for seq in found]
+        runs = [(maker, list(run)) for (maker, _), run in groupby(numbers, key=self._at_once)]
+        now = self.makers.now
+        for place, (maker, seqs) in enumerate(runs, 1):
+            run = [ids[seq] for seq in seqs]
             before = before or self._first_whole(run)
+            if place == len(runs) and maker == now != UNKNOWN:
+                break
             after = self._first_whole(reversed(run))
             if before and after and before != after and maker.may_be_person:
                 yield Interval(before, after, maker)
             before = after or before
-        if before and self.makers.now.may_be_person:
-            yield Interval(before, None, self.makers.now)
+        if before and now.may_be_person:
+            yield Interval(before, None, now)
 
     def _at_once(self, seq: int) -> tuple[Maker, int]:
         """What nobody knows the maker of may be several makers': each snapshot on its own."""
@@ -87,9 +109,11 @@ class Edits:
         store = self.history.store
         return {n: oid for n, oid in asked.items() if not read_snapshot(store, oid).partial}
 
-    def _differing(self, old: Oid, new: Oid | None) -> Iterable[RelPath]:
+    def _differing(self, covered: Covered, old: Oid, new: Oid | None) -> Iterable[RelPath]:
         before, after = self._state(old), self._state(new)
-        return changed_paths(before, after) if before and after else ()
+        if before is None or after is None:
+            return ()
+        return covered.besides(before, after, changed_paths(before, after))
 
     def _span_state(self, oid: Oid | None) -> State | None:
         """Of many states most are alike but for their files, and share what is read of them."""

@@ -117,6 +117,13 @@ class State:
             return Node("link", entry.oid, None)
         return Node("file", entry.oid, self.about.mode(path, entry.mode))
 
+    def node_at(self, path: RelPath) -> Node | None:
+        return self.node(path, entry_at(self.read_tree, self.files, path))
+
+    def leaves_out(self, path: RelPath) -> bool:
+        """Whether there may be something that was not captured."""
+        return _gap_at(self.about, path) is not None and self.node_at(path) is None
+
     def dir_node(self, path: RelPath) -> Node:
         return Node("dir", None, self.about.mode(path, TREE))
 
@@ -192,7 +199,7 @@ def _why_to_stay(path: RelPath, now: State, stays: Stays) -> str | None:
 
 
 def _is_dir_in(state: State, path: RelPath) -> bool:
-    node = state.node(path, entry_at(state.read_tree, state.files, path))
+    node = state.node_at(path)
     return node is not None and node.kind == "dir"
 
 
@@ -324,9 +331,7 @@ def _other_candidates(now: State, then: State) -> set[RelPath]:
 
 
 def _pair_at(now: State, then: State, path: RelPath) -> tuple[Node | None, Node | None]:
-    was = entry_at(now.read_tree, now.files, path)
-    shall = entry_at(then.read_tree, then.files, path)
-    return now.node(path, was), then.node(path, shall)
+    return now.node_at(path), then.node_at(path)
 
 
 def _asked(path: RelPath, tops: tuple[RelPath, ...]) -> bool:

@@ -20,9 +20,10 @@ from core.plan import MINE, UNATTRIBUTED
 from core.recorder import Taken
 from core.retention import Policy, prune
 from core.rollback import UNTOLD, Request, Result, preview, rollback, undo_request
+from core.rules import RuleSet
 from core.states import stored_state
 from core.turns import begin, end
-from tests.stores import Bench
+from tests.stores import ALL, Bench
 from tests.test_verify import damage_object
 from tests.trees import Dir, Leaf, build, image
 from watcher.outcomes import as_json, for_people, result_of
@@ -222,3 +223,52 @@ def test_the_command_lists_them_and_exits_with_3(turnmark, tmp_path, monkeypatch
     assert (done.code, told["outcome"]) == (3, "done")
     assert told["kept"] == [{"path": "b", "reason": "changed by you since"}]
     assert ((work / "a").read_text(), (work / "b").read_text()) == ("0", "mine")
+
+
+def test_what_was_changed_and_changed_back_is_no_edit_before_the_next_snapshot_either(
+    bench: Bench,
+) -> None:
+    """Found by a new user: the preview kept a path, and the rollback that took a snapshot first did
+    not."""
+    point = start(bench, {"a": "0", "b": "0"})
+    was = image(bench.path)
+    turn(bench, {"a": "1", "b": "1"})
+    build(bench.path, {"a": "mine"})
+    bench.recorder.take()
+    build(bench.path, {"a": "1"})
+    assert preview(bench.recorder, request(point, stays=False)).mine == ()
+    assert back(bench, point).kept == ()
+    assert image(bench.path) == was
+
+
+@pytest.mark.parametrize("between", [True, False])
+def test_what_was_left_out_for_a_while_is_nobodys_edit(bench: Bench, between: bool) -> None:
+    """Found by a new user: a watched directory in another made all that an agent had changed in it
+    the person's."""
+    point = start(bench, {"d/a": "0", "d/b": "0", "d/c": "0"})
+    was = image(bench.path)
+    turn(bench, {"d/a": "1", "d/new": "1"}, "d/b")
+    bench.recorder.rules = RuleSet(exclude=("d/",), gitignore=False)
+    bench.recorder.take()
+    if between:
+        turn(bench, {"other": "1"})
+    bench.recorder.rules = ALL
+    bench.recorder.take()
+    assert preview(bench.recorder, request(point, stays=False)).mine == ()
+    assert back(bench, point).kept == ()
+    assert image(bench.path) == was
+
+
+def test_what_the_person_changed_while_it_was_left_out_stays(bench: Bench) -> None:
+    point = start(bench, {"d/a": "0", "d/b": "0"})
+    turn(bench, {"d/a": "1", "d/b": "1"})
+    bench.recorder.rules = RuleSet(exclude=("d/",), gitignore=False)
+    bench.recorder.take()
+    turn(bench, {"other": "1"})
+    build(bench.path, {"d/b": "mine"})
+    bench.recorder.rules = ALL
+    bench.recorder.take()
+    done = back(bench, point)
+    assert {left.path for left in done.kept} == {b"d/b"}
+    assert (bench.path / "d/b").read_text() == "mine"
+    assert (bench.path / "d/a").read_text() == "0"
