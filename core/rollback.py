@@ -59,7 +59,7 @@ class Request:
     @property
     def title(self) -> str:
         """What it is called in the history."""
-        name = act_name(self.act, self.subject or self.label)
+        name = act_name(self.act, self.subject or self.label, self.paths)
         return f"{self.op} of {name}" if self.op in ("undo", "redo") else name
 
 
@@ -230,8 +230,8 @@ def _check_paths(request: Request, plan: Plan, now: State, then: State) -> None:
                 "A rollback touches only what snapshots hold.",
             )
         raise BadInput(
-            f"{show_path(path)} is neither in the point nor in the workspace.",
-            "`turnmark find` shows when a path was there.",
+            f"{show_path(path)} is neither in {request.label} nor in the workspace.",
+            "Paths start at the current directory; `turnmark find` shows when one was there.",
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .model import Mark, Oid, RelPath, parse_path
+from .model import Mark, Oid, RelPath, parse_path, show_path
 
 Op = Literal["rollback", "revert", "undo", "redo"]
 Act = Literal["rollback", "revert"]
@@ -33,11 +33,15 @@ class Past:
 
     @property
     def name(self) -> str:
-        return act_name(self.act, self.subject)
+        return act_name(self.act, self.subject, self.paths)
 
 
-def act_name(act: Act, subject: str) -> str:
-    return f"revert of {subject}" if act == "revert" else f"rollback to {subject}"
+def act_name(act: Act, subject: str, paths: Sequence[RelPath] = ()) -> str:
+    if act == "revert":
+        return f"revert of {subject}"
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    what = f" of {show_path(paths[0])}{more}" if paths else ""
+    return f"rollback{what} to {subject}"
 
 
 def past_of(mark: Mark) -> Past | None:

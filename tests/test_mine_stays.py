@@ -195,9 +195,9 @@ def test_the_preview_names_it_in_words_and_in_json(bench: Bench, pruned: Taken) 
     assert as_json(shown)["unattributed"] == ["a"]
     again = result_of(as_json(shown), for_people(shown, "Rollback"))
     lines = list(preview_lines(again, How(("rollback",))))
-    at = lines.index("Takes back 1 edit that nobody knows who made (--mine-stays keeps them too):")
+    at = lines.index("Takes back 1 edit that nobody knows who made (--mine-stays keeps it too):")
     assert lines[at - 2 : at + 2] == [
-        "Takes back 1 edit of your own (--mine-stays keeps them):",
+        "Takes back 1 edit of your own (--mine-stays keeps it):",
         "  b",
         lines[at],
         "  a",
@@ -213,7 +213,7 @@ def test_the_command_lists_them_and_exits_with_3(turnmark, tmp_path, monkeypatch
     turnmark("turn", "end", "--session", "s")
     build(work, {"b": "mine"})
     shown = turnmark("rollback", "turn:1", "--dry-run").out
-    assert "Takes back 1 edit of your own (--mine-stays keeps them):\n  b\n" in shown
+    assert "Takes back 1 edit of your own (--mine-stays keeps it):\n  b\n" in shown
     assert json.loads(turnmark("rollback", "turn:1", "--dry-run", "--json").out)["mine"] == ["b"]
     planned = turnmark("rollback", "turn:1", "--mine-stays", "--dry-run").out
     assert "  b  (changed by you since)\n" in planned

@@ -261,7 +261,7 @@ def test_single_paths_bring_only_themselves_and_missing_directories(bench: Bench
 def test_a_path_that_is_nowhere_is_an_error(bench: Bench) -> None:
     build(bench.path, {"a": "1"})
     point = bench.point()
-    with pytest.raises(BadInput, match="neither in the point nor in the workspace"):
+    with pytest.raises(BadInput, match="neither in a point nor in the workspace"):
         bench.back_to(point, paths=(RelPath(b"typo"),))
 
 
@@ -276,7 +276,7 @@ def test_an_empty_directory_can_be_named_like_a_file(bench: Bench) -> None:
     assert image(bench.path) == {b"a": ("file", 0o644, b"2"), b"empty": ("dir", 0o750)}
     assert bench.back_to(without, paths=empty).outcome == "done"
     assert image(bench.path) == {b"a": ("file", 0o644, b"2")}
-    with pytest.raises(BadInput, match="neither in the point nor in the workspace"):
+    with pytest.raises(BadInput, match="neither in a point nor in the workspace"):
         bench.back_to(without, paths=empty)
 
 
@@ -287,7 +287,7 @@ def test_a_slip_of_the_pen_is_told_whatever_else_is_asked_for(tmp_path: Path, ot
     build(bench.path, {"typography": "1", "big": "1"})
     point = bench.point()
     build(bench.path, {"typography": "2", "big": "b" * 500})
-    with pytest.raises(BadInput, match="typo is neither in the point nor in the workspace"):
+    with pytest.raises(BadInput, match="typo is neither in a point nor in the workspace"):
         bench.back_to(point, paths=(RelPath(other.encode()), RelPath(b"typo")))
     assert (bench.path / "typography").read_text() == "2"
 

@@ -196,7 +196,7 @@ def test_a_person_sees_the_preview_and_decides(turnmark, work, types, exact):
     turnmark("snapshot")
     build(work, {"a": "2"})
     shown, code = on_terminal(work, "rollback", "@", types=types)
-    own = "Takes back 1 edit of your own (--mine-stays keeps them).\n"
+    own = "Takes back 1 edit of your own (--mine-stays keeps it).\n"
     preview = f"Rollback to point 1 (manual)\nPut back 1 path:\n  a\n{own}Go on? [y/N]"
     assert shown.startswith(preview)
     assert (work / "a").read_text() == ("1" if exact else "2")
@@ -270,6 +270,36 @@ def test_paths_limit_a_rollback_and_are_taken_literally(turnmark, work, said, mo
     assert (done["replaced"], (work / "d/a").read_text()) == (["b"], "2")
 
 
+def test_a_rollback_of_paths_is_called_so_in_the_history(turnmark, work):
+    build(work, {"a": "1", "b": "1", "c": "1"})
+    turnmark("mark", "-m", "one")
+    for paths, named in ((["a"], "a"), (["b", "c"], "b and 1 more")):
+        build(work, {"a": "2", "b": "2", "c": "2"})
+        first = turnmark("list").out.count("\n") - 1
+        assert turnmark("rollback", str(first), *paths, "--yes").code == 0
+        assert f"rollback of {named} to snapshot" in turnmark("list").out
+        assert f"before rollback of {named} to" in turnmark("undo", "--yes").out
+
+
+def test_nobody_to_ask_where_a_fuse_is_up_is_told_of_the_plan(turnmark, work):
+    build(work, {"made": "1"})
+    turnmark("snapshot")
+    (work / "made").unlink()
+    turnmark("snapshot")
+    build(work, {"made": "2"})
+    refused = turnmark("rollback", "1")
+    assert refused.code == 64
+    plan = refused.err.split("--plan ")[1].split(",")[0]
+    assert turnmark("rollback", "1", "--plan", plan).code == 0
+
+
+def test_a_directory_that_is_not_there_is_said_to_be_none(turnmark, work):
+    build(work, {"a": "1"})
+    turnmark("snapshot")
+    assert f"{work}/nope is not there; this is of {work}." in turnmark("list", "nope").err
+    assert "is not there" not in turnmark("list", str(work)).err
+
+
 def test_an_open_turn_is_said(turnmark, work, said):
     build(work, {"a": "1"})
     turnmark("turn", "begin", "--session", "s")
@@ -297,7 +327,7 @@ def test_a_path_that_was_left_out_is_not_called_missing(turnmark, work):
     refused = turnmark("rollback", "@", "node_modules", "--yes")
     assert refused.code == 65
     assert "node_modules is not held by point 1 (manual): excluded" in refused.err
-    assert "neither in the point" in turnmark("rollback", "@", "nowhere", "--yes").err
+    assert "nowhere is neither in" in turnmark("rollback", "@", "nowhere", "--yes").err
 
 
 def test_a_directory_that_is_gone_can_be_made_and_filled(turnmark, work, tmp_path, monkeypatch):

@@ -50,6 +50,8 @@ def find_root(context: Context, store: Store, directory: str | None) -> Root:
     """The known workspace that is, or holds, a directory; it need not exist any more."""
     path = _resolved(context, directory)
     root = _holding(store, path)
+    if root is not None and directory and not os.path.lexists(path) and root.path != path:
+        note(context, f"{os.fsdecode(path)} is not there; this is of {root.shown}.")
     if root is None:
         raise BadInput(
             f"{os.fsdecode(path)} lies in no workspace.",

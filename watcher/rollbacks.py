@@ -13,7 +13,7 @@ import click
 
 from core.errors import BadInput
 from core.model import RelPath, is_within
-from core.plan import Action, Left, Step
+from core.plan import Action, Left, Plan, Step
 from core.rollback import Result
 
 from .access import find_root, open_store
@@ -75,7 +75,7 @@ def run(context: Context, how: How, action: str, params: Mapping[str, Any], none
             return FAILED
         if shown is None or shown.outcome == "nothing" or plan is not None:
             return DONE
-        check_somebody_is_there(context)  # here, as what was named may be wrong
+        check_somebody_is_there(context, plan=shown.plan)  # here, as what was named may be wrong
         if not agreed(context, "Go on?"):
             return FAILED
         plan = shown.plan.hash
@@ -95,11 +95,13 @@ def check_directory(context: Context, directory: str | None, words: tuple[str, .
         )
 
 
-def check_somebody_is_there(context: Context, which: str = "") -> None:
+def check_somebody_is_there(context: Context, which: str = "", plan: Plan | None = None) -> None:
+    """With a plan at whose fuses a mere yes would be refused."""
     if context.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         asked = f" which {which} is meant: name one, and" if which else ":"
+        yes = f"--plan {plan.hash}" if plan is not None and plan.fuses else "--yes"
         raise click.UsageError(
-            f"Nobody can be asked here{asked} pass --yes, or --dry-run to only look."
+            f"Nobody can be asked here{asked} pass {yes}, or --dry-run to only look."
         )
 
 
@@ -207,13 +209,14 @@ def _conflict_lines(result: Result, how: How) -> Iterator[str]:
 def _own_lines(result: Result, how: How) -> Iterator[str]:
     """Where no turn is in it, they are among the paths above and need no second list."""
     keeps = how.words[0] == "rollback"
-    for paths, whose, way_out in (
-        (result.mine, "of your own", "--mine-stays keeps them"),
-        (result.unattributed, "that nobody knows who made", "--mine-stays keeps them too"),
+    for paths, whose, too in (
+        (result.mine, "of your own", ""),
+        (result.unattributed, "that nobody knows who made", " too"),
     ):
         if not paths:
             continue
-        line = f"Takes back {count(len(paths), 'edit')} {whose}{f' ({way_out})' * keeps}"
+        way_out = f" (--mine-stays keeps {'it' if len(paths) == 1 else 'them'}{too})" * keeps
+        line = f"Takes back {count(len(paths), 'edit')} {whose}{way_out}"
         if not result.turns_undone:
             yield f"{line}."
             continue

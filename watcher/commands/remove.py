@@ -46,4 +46,7 @@ def take_out_of(
         if changes or troubles:
             rows.append(row(agent, changes, troubles))
             lines += said(agent, changes, troubles, dry_run=dry_run)
-    return rows, lines or ["No agent's settings name turnmark."]
+    none = "No agent's settings name turnmark."
+    if len(chosen) == 1:
+        none = f"{chosen[0].title}'s settings do not name turnmark."
+    return rows, lines or [none]
