@@ -20,7 +20,7 @@ from .timeline import root_shown
 
 FIRST = ("packed-refs", "refs", "objects", "config", "HEAD")
 LAST = ("layout.json", "locks")
-OWN_LOCKS = frozenset({"gate", "store", "maintenance"})
+OWN_LOCKS = frozenset({"gate", "store", "maintenance", "wanted"})
 
 
 @dataclass(frozen=True, slots=True)

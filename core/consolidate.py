@@ -241,7 +241,10 @@ class Source:
         return found.number, found.base
 
     def _parse(self, data: bytes, start: int) -> RawEntry:
-        number, _, at = parse_entry_header(data)
+        try:
+            number, _, at = parse_entry_header(data)
+        except IndexError as error:
+            raise Damaged(f"{self.pack.path}.pack holds an entry without an end.", HINT) from error
         if number in KINDS:
             return RawEntry(data, number, at, None, at)
         if number == REF_DELTA:

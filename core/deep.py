@@ -20,20 +20,26 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from .consolidate import check_pack, has_room, is_kept
+from .errors import Busy
 from .packs import Pack
 from .store import Store, explain
 from .sweep import Sweep, Swept, sync_pack
 
+GivesWay = Callable[[], bool]
 PROGRAM = "git"
 LEAST_BYTES = 1 << 20
 """Less than that is not worth a process."""
 WORTHWHILE_SHARE = 1 / 8
 """So much must have come since."""
 GIT_SECONDS = 3600.0
+LOOK_SECONDS = 0.5
+"""Between two looks at whether somebody else is waiting."""
 MEMORY = (
     *("pack.deltaCacheSize=32m", "pack.windowMemory=32m", "pack.threads=1"),
     *("core.packedGitLimit=128m", "core.packedGitWindowSize=1m"),
@@ -54,7 +60,7 @@ def deep_repack(store: Store, git: str = PROGRAM) -> Swept:
         return repack(store, git)
 
 
-def repack(store: Store, git: str) -> Swept:
+def repack(store: Store, git: str, gives_way: GivesWay = lambda: False) -> Swept:
     """As `deep_repack`; the caller is `maintaining` the store."""
     work = Sweep(store)
     program = shutil.which(git)
@@ -64,7 +70,7 @@ def repack(store: Store, git: str) -> Swept:
         return work.result()
     old = {pack.path for pack in work.usable() if not is_kept(pack)}
     with _own_directory(store) as place:
-        failure = _run_git(program, store.base, place)
+        failure = _run_git(program, store.base, place, gives_way)
         if failure:
             return work.result([f"git could not repack {store.base}: {failure}"])
         fresh = [_moved_in(store, place, name) for name in _packs_in(store, place)]
@@ -83,6 +89,7 @@ def _covered(work: Sweep, pack: Pack) -> bool:
 def _own_directory(store: Store) -> Iterator[str]:
     place = f"{store.base}/turnmark/tmp/deep-{os.getpid()}"
     try:
+        store.disk.remove_tree(place)  # of a process of the same number
         store.disk.make_dirs(f"{place}/pack")
         yield place
     except OSError as error:
@@ -110,11 +117,10 @@ def _moved_in(store: Store, place: str, name: str) -> str:
 # git
 
 
-def _run_git(program: str, base: str, place: str) -> str:
+def _run_git(program: str, base: str, place: str, gives_way: GivesWay) -> str:
     """Nothing of the user's environment or configuration; what went wrong, or nothing."""
     settings = [part for setting in MEMORY for part in ("-c", setting)]
     command = [program, *settings, f"--git-dir={base}", *HOW, f"{place}/pack"]
-    nice = shutil.which("nice")
     environment = {
         "PATH": os.defpath,
         "GIT_CONFIG_NOSYSTEM": "1",
@@ -124,7 +130,7 @@ def _run_git(program: str, base: str, place: str) -> str:
         "LC_ALL": "C",
     }
     try:
-        return _run([nice, "-n", "19", *command] if nice else command, environment)
+        return _run([*_unhurried(), *command], environment, gives_way)
     except OSError as error:
         return str(error)
     except subprocess.TimeoutExpired:
@@ -137,9 +143,19 @@ def _quoted(path: str) -> str:
     return f'"{escaped}"'
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
+def _unhurried() -> list[str]:
+    """By programs that are there or not: as nice as can be, and not to outlive its starter."""
+    words: list[str] = []
+    for name, *rest in (("nice", "-n", "19"), ("setpriv", "--pdeathsig", "KILL")):
+        if (path := shutil.which(name)) is not None:
+            words += [path, *rest]
+    return words
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], gives_way: GivesWay) -> str:
     """What a process said if it failed. Who does not wait for its end does not leave it, nor what
     it has started: it would go on for hours."""
+    until = time.monotonic() + GIT_SECONDS
     with subprocess.Popen(
         command,
         env=environment,
@@ -150,7 +166,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
         process_group=0,
     ) as process:
         try:
-            _, said = process.communicate(timeout=GIT_SECONDS)
+            said = _said(process, until, gives_way)
         except BaseException:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -158,6 +174,18 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
     if not process.returncode:
         return ""
     return said.decode(errors="replace").strip() or f"it ended with {process.returncode}"
+
+
+def _said(process: subprocess.Popen[bytes], until: float, gives_way: GivesWay) -> bytes:
+    while True:
+        left = until - time.monotonic()
+        try:
+            return process.communicate(timeout=max(0.0, min(left, LOOK_SECONDS)))[1]
+        except subprocess.TimeoutExpired:
+            if left <= 0:
+                raise
+        if gives_way():
+            raise Busy("Somebody else wants to keep up the store.", "It is done in a later rest.")
 
 
 # When
@@ -168,45 +196,56 @@ def repack_when_due(
 ) -> Swept | None:
     """Not before the interval is over, unless there is twice as much as the last one left.
 
-    None if it is not due. It is noted first, so that one that kills its process does not do so in a
-    loop; who is told to stop takes the note back.
+    None if it is not due. It is noted first, so that one that fails, or kills its process, does not
+    do so in a loop; who is told to stop, or gives way to others, takes the note back.
     """
     marker = f"{store.base}/turnmark/last_repack"
     if shutil.which(git) is None:
         return None
     with store.maintaining(0.0):
         before, size = _noted(store, marker), _packed(store)
-        if not _is_due(before, now_ns, interval_ns, size) or not has_room(store, store.packs()):
+        if not before.calls_for_another(now_ns, interval_ns, size):
             return None
-        _note(store, marker, now_ns, size)
+        if not has_room(store, store.packs()):
+            return None
         try:
-            done = repack(store, git)
-        except (KeyboardInterrupt, SystemExit):
-            _note(store, marker, *before)
+            _note(store, marker, Noted(now_ns, before.left, size))
+            done = repack(store, git, store.is_wanted)
+        except (KeyboardInterrupt, SystemExit, Busy):
+            _note(store, marker, before)
             raise
-        _note(store, marker, now_ns, _packed(store))
+        if not done.errors:
+            left = _packed(store)
+            _note(store, marker, Noted(now_ns, left, left))
         return done
 
 
-def _is_due(noted: tuple[int, int], now_ns: int, interval_ns: int, size: int) -> bool:
-    when, left = noted
-    if size < LEAST_BYTES or size >= 2 * left:
-        return size >= LEAST_BYTES
-    lately = 0 <= now_ns - when < interval_ns
-    return not lately and size - left > WORTHWHILE_SHARE * left
+class Noted(NamedTuple):
+    """When it was tried last, how much the last one that went well left, and how much there was, or
+    was left, after the last try."""
+
+    when: int = 0
+    left: int = 0
+    seen: int = 0
+
+    def calls_for_another(self, now_ns: int, interval_ns: int, size: int) -> bool:
+        if size < LEAST_BYTES or size >= 2 * self.seen:
+            return size >= LEAST_BYTES
+        lately = 0 <= now_ns - self.when < interval_ns
+        return not lately and size - self.left > WORTHWHILE_SHARE * self.left
 
 
-def _noted(store: Store, marker: str) -> tuple[int, int]:
-    """When, and how much was left; what is damaged says nothing."""
+def _noted(store: Store, marker: str) -> Noted:
+    """What is damaged says nothing."""
     try:
-        when, left = map(int, store.disk.read_file(marker).split())
+        when, left, seen = map(int, store.disk.read_file(marker).split())
     except (FileNotFoundError, ValueError):
-        return 0, 0
-    return when, max(0, left)
+        return Noted()
+    return Noted(when, max(0, left), max(0, seen))
 
 
-def _note(store: Store, marker: str, when: int, left: int) -> None:
-    store.disk.replace(marker, b"%d %d\n" % (when, left))
+def _note(store: Store, marker: str, noted: Noted) -> None:
+    store.disk.replace(marker, b"%d %d %d\n" % noted)
 
 
 def _packed(store: Store) -> int:

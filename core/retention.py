@@ -21,7 +21,7 @@ import sqlite3
 import stat
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -30,7 +30,7 @@ from . import reserve
 from .consolidate import PATIENCE, compact, has_room
 from .deep import repack
 from .disk import Disk
-from .errors import Damaged
+from .errors import Busy, Damaged
 from .history import History, workspaces
 from .model import Mark, Oid, Snapshot, parse_path
 from .objects import parse_headers
@@ -626,9 +626,15 @@ class _Prune(_DryRun):
 
     def run(self) -> Pruned:
         reserve.give_up(self.store.disk, self.store.base)
+        self._clear_up()
         done = super().run()
         reserve.keep(self.store.disk, self.store.base)
         return done
+
+    def _clear_up(self) -> None:
+        """Before anything is measured: no history is to go for what a killed process left."""
+        with suppress(Busy), self.store.exclusive(PATIENCE):
+            self.store.sweep_leftovers()
 
     def drop(self, verdicts: dict[str, Verdict], ledgers: list[Ledger]) -> None:
         """Confirmed under the lock: a mark or pin that came meanwhile may need what would go.

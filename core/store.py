@@ -18,7 +18,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from . import reserve
-from .disk import DIRECTORY, REAL, Disk
+from .disk import DIRECTORY, REAL, Disk, is_half_written
 from .errors import Busy, Damaged, NoStore, TurnmarkError
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
@@ -244,8 +244,21 @@ class Store:
         """One at a time consolidates, sweeps, repairs or backs up; writers do not wait for it."""
         self._refuse_readable_only()
         what = "The upkeep of the store"
-        with self._lock("maintenance", exclusive=True, wait=wait, what=what):
+        with ExitStack() as held:
+            waiting = held.enter_context(ExitStack())
+            if wait:
+                waiting.enter_context(self._lock("wanted", exclusive=False, wait=wait, what=what))
+            held.enter_context(self._lock("maintenance", exclusive=True, wait=wait, what=what))
+            waiting.close()
             yield
+
+    def is_wanted(self) -> bool:
+        """For whoever is `maintaining` and can wait: whether somebody else is waiting for it."""
+        try:
+            with self._lock("wanted", exclusive=True, wait=0.0, what="The store"):
+                return False
+        except Busy:
+            return True
 
     @contextmanager
     def _lock(self, name: str, *, exclusive: bool, wait: float, what: str) -> Iterator[list[int]]:
@@ -520,14 +533,19 @@ class Store:
     def sweep_leftovers(self) -> int:
         """Removes unfinished files of dead writers; only under the exclusive lock. Bytes freed."""
         freed = 0
-        for directory, prefix in (("objects/pack", TEMPORARY), ("turnmark/tmp", "")):
+        for directory, is_left in (
+            ("objects/pack", lambda name: name.startswith(TEMPORARY)),
+            ("turnmark/tmp", lambda name: True),
+            ("turnmark", is_half_written),
+            ("", is_half_written),
+        ):
             with self.disk.scandir(f"{self.base}/{directory}") as found:
                 for entry in found:
-                    if not entry.name.startswith(prefix):
+                    if not is_left(entry.name):
                         continue
                     with suppress(FileNotFoundError):  # its owner has put it away meanwhile
                         freed += entry.stat(follow_symlinks=False).st_size
-                    with suppress(OSError):  # what cannot be removed now is met again
+                    with suppress(OSError, RecursionError):  # it is met again
                         self.disk.remove_tree(entry.path)
         return freed
 

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import signal
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from core import deep as module
 from core.consolidate import consolidate
 from core.deep import deep_repack, repack_when_due
 from core.disk import Disk
-from core.errors import TurnmarkError
+from core.errors import Busy, TurnmarkError
 from core.store import Store
 from core.sweep import Swept, sweep
 from core.verify import verify
@@ -169,7 +170,7 @@ def test_a_disk_that_fails_at_any_step_costs_nothing_and_is_told(tmp_path):
 
 def test_a_full_disk_is_said_in_words(tmp_path):
     bench = grown(tmp_path)
-    bench.reopen(FaultyDisk(2, failing(errno.ENOSPC)))
+    bench.reopen(FaultyDisk(3, failing(errno.ENOSPC)))
     with pytest.raises(TurnmarkError, match=r"Could not repack the store: the disk of .* is full"):
         deep_repack(bench.store)
 
@@ -290,14 +291,49 @@ def test_without_git_or_room_nothing_is_begun(large, monkeypatch):
     assert not Path(large.store.base, "turnmark/last_repack").exists()
 
 
-def test_one_that_fails_is_not_tried_again_at_once(large, tmp_path):
+def test_one_that_fails_is_tried_again_but_not_at_once(large, tmp_path):
+    """Found by an attacker: it was not tried again before the store had grown."""
     bad = tmp_path / "git"
     bad.write_text("#!/bin/sh\nexit 3\n")
     bad.chmod(0o755)
     done = when_due(large, NOW, str(bad))
     assert done is not None
     assert done.errors
-    assert when_due(large, NOW + 1) is None
+    assert when_due(large, NOW + DAY_NS - 1) is None
+    done = when_due(large, NOW + DAY_NS)
+    assert done is not None
+    assert not done.errors
+    assert when_due(large, NOW + 9 * DAY_NS) is None
+
+
+def test_who_waits_for_the_store_need_not_wait_for_git(large, tmp_path):
+    slow = tmp_path / "git"
+    slow.write_text(f"#!/bin/sh\ntouch {tmp_path}/begun\nexec sleep 600\n")
+    slow.chmod(0o755)
+
+    def deepen() -> None:
+        with pytest.raises(Busy):
+            when_due(large, NOW, str(slow))
+
+    thread = threading.Thread(target=deepen)
+    thread.start()
+    until((tmp_path / "begun").exists)
+    with Store.open(large.store.base).maintaining(wait=30.0):
+        assert left_over(large.store) == []
+    thread.join()
+    assert when_due(large, NOW + 1) is not None
+
+
+def test_what_lies_where_git_is_to_write_is_not_taken_for_its_own(large):
+    """Found by an attacker: in a container, processes often have the same number."""
+    dead = next(pack for pack in large.store.packs())
+    place = Path(large.store.base, f"turnmark/tmp/deep-{os.getpid()}")
+    place.mkdir()
+    for end in (".pack", ".idx"):
+        shutil.copy(dead.path + end, place)
+    drop(large, *range(5))
+    assert not deep_repack(large.store).errors
+    assert held(large.store) == reached(large.store)
 
 
 def test_who_is_told_to_stop_takes_the_note_back(large, monkeypatch):

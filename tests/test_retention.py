@@ -446,11 +446,12 @@ def test_undo_goes_on_working_after_a_prune(tmp_path):
 
 
 def between(monkeypatch: pytest.MonkeyPatch, comes: Callable[[], object]) -> None:
-    """What comes after a prune has decided, and before it has the store for itself."""
-    real, waiting = Store.exclusive, [comes]
+    """What comes after a prune has decided, and before it has the store for itself; it had it once
+    before, to clear up."""
+    real, waiting = Store.exclusive, [comes, lambda: None]
 
     def exclusive(store: Store, wait: float = 0.0) -> Any:
-        while waiting:
+        if waiting:
             waiting.pop()()
         return real(store, wait)
 
@@ -487,6 +488,23 @@ def test_what_is_damaged_while_a_prune_decides_keeps_its_workspace_whole(tmp_pat
     path.write_text(oid)
     assert seqs(bench) == set(range(1, 9))
     in_order(bench)
+
+
+def test_no_history_goes_for_what_a_killed_process_left(tmp_path):
+    """Found by an attacker: where a sweep could not be made, the rubbish counted as history."""
+    bench = grown(tmp_path, 10)
+    cap = size_on_disk(bench.store) + 50_000
+    left = Path(bench.store.base, "turnmark/tmp/deep-77/pack")
+    left.mkdir(parents=True)
+    (left / "tmp_pack_x").write_bytes(os.urandom(400_000))
+    (Path(bench.store.base) / "turnmark/generation.999999999.1.new").write_bytes(b"1")
+    damage_object(bench.store, bench.recorder.take().snapshot.files)
+    points = seqs(bench)
+    done = prune(bench.store, Policy(max_points=0, max_total_size=cap), now_of(bench))
+    assert done.errors
+    assert seqs(bench) == points
+    assert os.listdir(f"{bench.store.base}/turnmark/tmp") == []
+    assert not list(Path(bench.store.base, "turnmark").glob("*.new"))
 
 
 def orphaned(base: Path) -> Bench:

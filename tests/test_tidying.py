@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -155,6 +156,27 @@ def test_who_works_again_is_given_way_to(
     upkeep.start_deep()
     until_done(upkeep)
     assert packed(Store.open(bench.store.base)) < before
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_git_does_not_outlive_who_started_it(
+    context: Context, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    outgrow(bench)
+    pid, slow = tmp_path / "pid", tmp_path / "bin/git"
+    slow.parent.mkdir()
+    slow.write_text(
+        f"#!/bin/sh\necho $$ >{tmp_path}/said\nmv {tmp_path}/said {pid}\nexec sleep 600\n"
+    )
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+    upkeep = Upkeep(context)
+    upkeep.start_deep()
+    until(pid.exists)
+    assert upkeep.process is not None
+    upkeep.process.send_signal(number)
+    until_done(upkeep)
+    until(lambda: not is_running(int(pid.read_text())))
 
 
 def test_a_usual_upkeep_goes_on_when_somebody_works(context: Context, bench: Bench) -> None:

@@ -57,6 +57,8 @@ PACE_SECONDS = 5.0
 """Between two upkeeps that turns' ends call for: each is a process of its own."""
 REST_SECONDS = 300.0
 """So long nothing has been told of before the packs are compressed as well as that goes."""
+WORK = frozenset({"watch", "session.open", "turn.begin", "hook"})
+"""With these somebody begins to work, before there is anything to tell of."""
 STOP_SECONDS = 7.0
 SWITCH_SECONDS = 0.0005
 """With the usual 5 ms the reader of events waits for threads that hash."""
@@ -350,6 +352,9 @@ class Service:
     # Requests
 
     def handle(self, caller: Connection, method: str, params: Params) -> Mapping[str, Any]:
+        if method in WORK:
+            self._told_at = time.monotonic()
+            self.upkeep.give_way()
         known = self.methods.get(method)
         if known is not None:
             return known(caller, dict(params))

@@ -26,11 +26,11 @@ class Upkeep:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._is_deep = False
 
     def is_busy(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self.process is not None and self.process.poll() is None
 
     def start(self, roots: Iterable[Root]) -> None:
         self._start("--", *(root.shown for root in roots))
@@ -42,33 +42,34 @@ class Upkeep:
         self._is_deep = True
 
     def _start(self, *words: str) -> None:
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [*again(self.context), "store", "upkeep", *words],
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
         # from its first moment: to start takes it longer than most upkeeps
-        os.setpriority(os.PRIO_PROCESS, self._process.pid, UNHURRIED)
+        os.setpriority(os.PRIO_PROCESS, self.process.pid, UNHURRIED)
 
     def give_way(self) -> None:
         """Somebody works again."""
-        if self._process is not None and self._is_deep:
-            self._process.terminate()
+        process = self.process  # asked by any thread
+        if process is not None and self._is_deep:
+            process.terminate()
 
     def has_ended(self) -> bool:
         """Told once of each."""
-        if self._process is None or self._process.poll() is None:
+        if self.process is None or self.process.poll() is None:
             return False
-        self._process = None
+        self.process = None
         return True
 
     def stop(self) -> None:
-        if self._process is None:
+        if self.process is None:
             return
-        self._process.terminate()
+        self.process.terminate()
         try:
-            self._process.wait(STOP_SECONDS)
+            self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
