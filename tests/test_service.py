@@ -53,6 +53,17 @@ def test_up_starts_it_once_and_down_ends_it(live):
     assert live.ask("status")["service"]["running"] is False
 
 
+def test_down_says_whose_turn_is_open(live, work):
+    live.up(work)
+    live.ask("turn", "begin", "--session", "busy", cwd=work)
+    live.ask("turn", "begin", "--session", "done", cwd=work)
+    live.ask("turn", "end", "--session", "done", cwd=work)
+    code, out, err = live.run("down")
+    assert (code, out) == (0, "The service has ended.\n")
+    assert "A turn of busy is open" in err
+    assert "done" not in err
+
+
 def test_it_is_detached_from_whoever_started_it(live):
     pid = live.up()
     assert os.getsid(pid) == pid

@@ -97,7 +97,7 @@ def snapshot(recorder: Recorder, paths: Paths, params: Params) -> Answer:
     taken = recorder.take(paths, spec, always_mark=False, sync=_sync(params))
     says = [_snapshot_says(recorder, taken, first)]
     if first:
-        says += [*_outer(recorder), *_unprotected(recorder, taken)]
+        says += [*outer(recorder.store, recorder.root.path), *_unprotected(recorder, taken)]
     return {**taken_json(taken, _point_seq(recorder, taken)), "people": {"lines": says}}
 
 
@@ -119,10 +119,9 @@ def _snapshot_says(recorder: Recorder, taken: Taken, first: bool) -> str:
     return f"Nothing changed in {root}; {same} {short(made.id)}."
 
 
-def _outer(recorder: Recorder) -> list[str]:
+def outer(store: Store, path: bytes) -> list[str]:
     """Says that a workspace lies in another: a slip of the pen splits a history in two."""
-    path = recorder.root.path
-    roots = [parse_path(shown) for _, shown in registered(recorder.store)]
+    roots = [parse_path(shown) for _, shown in registered(store)]
     outer = max((r for r in roots if r != path and is_within(path, r)), key=len, default=None)
     if outer is None:
         return []

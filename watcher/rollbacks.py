@@ -22,11 +22,12 @@ from .asking import agreed
 from .context import Context
 from .outcomes import grouped, nothing, result_of
 from .output import answer, fail, is_terminal, width
-from .words import capped, columns, count, named, octal, one_line, path_line
+from .words import capped, columns, count, named, octal, one_line, path_line, why_left
 
 DONE, FAILED, EXCEPTIONS = 0, 1, 3
 LABEL_ROOM = 60
 GONE = "Gone, and not held by that point"
+NESTED = "nested-root now"
 
 
 @dataclass(frozen=True)
@@ -275,6 +276,8 @@ def _nothing_lines(result: Result, how: How) -> Iterator[str]:
     if _staying(result):
         yield "Nothing can be put back: what differs stays."
         yield from _left_lines("Stays as it is", _staying(result), how.full)
+        if any(one.reason == NESTED for one in _staying(result)):
+            yield "What is a workspace of its own goes back by itself: turnmark rollback --dir DIR."
     else:
         of_turns = how.words[0] == "revert"
         then = "all that it held is" if result.gone else "everything is"
@@ -292,19 +295,25 @@ def _staying(result: Result) -> tuple[Left, ...]:
 def _left_lines(title: str, left: tuple[Left, ...], full: bool) -> Iterator[str]:
     if left:
         yield f"{title}, {count(len(left), 'path')}:"
-        rows = left if full else _topmost(left)
-        lines = [path_line("  ", named(one.path), f"  ({one.reason})", full=full) for one in rows]
-        yield from capped(lines, full=full)
+        rows = ((one, 1) for one in left) if full else _topmost(left)
+        yield from capped([_left_line(one, number, full) for one, number in rows], full=full)
 
 
-def _topmost(left: tuple[Left, ...]) -> Iterator[Left]:
-    """Without what lies below one that stays for the same reason."""
-    top: Left | None = None
+def _left_line(one: Left, number: int, full: bool) -> str:
+    covered = f", with {number - 1:,} below it" if number > 1 else ""
+    return path_line("  ", named(one.path), f"  ({why_left(one.reason)}{covered})", full=full)
+
+
+def _topmost(left: tuple[Left, ...]) -> Iterator[tuple[Left, int]]:
+    """Without what lies below one that stays for the same reason, but with how many these are."""
+    rows: list[tuple[Left, int]] = []
     for one in left:
-        if top is not None and one.reason == top.reason and is_within(one.path, top.path):
-            continue
-        top = one
-        yield one
+        top, number = rows[-1] if rows else (one, 0)
+        if number and one.reason == top.reason and is_within(one.path, top.path):
+            rows[-1] = top, number + 1
+        else:
+            rows.append((one, 1))
+    return iter(rows)
 
 
 def _turn_lines(result: Result, full: bool) -> Iterator[str]:

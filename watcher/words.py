@@ -28,6 +28,12 @@ MEANING = {
 """What the reasons of gaps mean."""
 
 
+def why_left(reason: str) -> str:
+    """Why a rollback leaves something as it is, for people."""
+    gap, now, _ = reason.partition(" now")
+    return f"{MEANING[gap]}{now}" if now and gap in MEANING else reason
+
+
 def count(number: int, one: str, many: str = "") -> str:
     """A number and its noun: `1 file`, `2,000 files`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

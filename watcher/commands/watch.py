@@ -7,10 +7,13 @@ import os
 import click
 
 from core.errors import BadInput
+from core.model import parse_path
 
+from ..access import open_store
+from ..actions import outer
 from ..client import connect
 from ..context import Context, Unavailable, pass_context
-from ..output import answer
+from ..output import answer, note
 
 
 @click.command()
@@ -30,3 +33,6 @@ def command(context: Context, directories: tuple[str, ...]) -> None:
         dirs = [os.path.join(context.cwd, directory) for directory in directories]
         found = client.call("watch", dirs=dirs)
     answer(context, found, *(f"Watching {row['root']}." for row in found["workspaces"]))
+    for row in found["workspaces"]:
+        for line in outer(open_store(context), parse_path(row["root"])):
+            note(context, line)
