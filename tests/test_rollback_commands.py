@@ -355,7 +355,7 @@ def test_what_cannot_be_put_back_is_no_success_and_one_line(turnmark, work, home
     assert "Nothing to do" not in shown
     assert "  in  (a workspace of its own now, with 30 below it)\n" in shown
     assert "in/1 " not in shown
-    assert "in/1  (nested-root now)" in turnmark("rollback", "@", "--dry-run", "--full").out
+    assert "in/1  (a workspace of its own now)" in turnmark("rollback", "@", "--dry-run", "--full").out
 
 
 @pytest.fixture
