@@ -14,7 +14,9 @@ during one look, and git where a store is repacked or a predecessor's is read.
   roots: which directories may be watched, and what they are called
   reading: one file, whole or known to be torn
   scout: a second process that looks from the far end of a large tree
-  worktree, scan: the tree as last seen, kept as a cache; the look that brings it up to date
+  worktree, listing: the tree as last seen, kept as a cache; names and stats to compare with it
+  inforce, splice, scouting: rules where a look is; records with new contents; the scout's walk
+  scan: the look that brings what is known of the tree up to date
   gitcontext: what the user's own git says of a moment
   diff, lines, renames: trees and lines compared; what came again under another name
   history, recorder: snapshots and marks as commits and tags; the one place where history grows
@@ -26,7 +28,8 @@ during one look, and git where a store is repacked or a predecessor's is read.
   apply: the steps in the tree
   staged, rollback, together: one pass, ready to go on; the whole of it; several as one
   without, revert: the workspace without what some turns changed; making it so
-  consolidate, sweep, retention, clear: keeping the store small; removing it
+  consolidate, sweep, deep: few packs of many; without what is dead; as small as git makes them
+  retention, clear: what of a history stays; removing the store
   verify, rescue, repair, backup: keeping it whole, and a copy elsewhere
   sessions, imports: agents' own states of their sessions; stores of the predecessor
 

@@ -175,8 +175,11 @@ def test_git_does_not_outlive_who_started_it(
     until(pid.exists)
     assert upkeep.process is not None
     upkeep.process.send_signal(number)
-    until_done(upkeep)
-    until(lambda: not is_running(int(pid.read_text())))
+    try:
+        until_done(upkeep)
+        until(lambda: not is_running(int(pid.read_text())))
+    finally:
+        upkeep.stop()
 
 
 def test_a_usual_upkeep_goes_on_when_somebody_works(context: Context, bench: Bench) -> None:

@@ -269,7 +269,8 @@ def _pruned_json(pruned: Pruned, roots: Mapping[str, str], *, dry_run: bool) -> 
 @pass_context
 def upkeep_(context: Context, deep: bool, roots: tuple[str, ...]) -> None:
     """What a service leaves to a process of its own."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # takes along what was started
+    for number in (signal.SIGTERM, signal.SIGHUP):  # takes along what was started
+        signal.signal(number, lambda *_: sys.exit(FAILED))
     store = open_store(context)
     if deep:
         deepen(context, store)
