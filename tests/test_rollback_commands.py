@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 
 import pytest
 
@@ -308,6 +309,19 @@ def test_an_open_turn_is_said(turnmark, work, said):
     assert "Turn s/1 is still open" in turnmark("rollback", "--dry-run").out
 
 
+def test_a_turn_whose_maker_is_no_more_is_not_said_to_go_on(turnmark, work, said):
+    """Found by a new user: an agent had deleted its own directory, and could not end its turn."""
+    build(work, {"a": "1"})
+    process = subprocess.Popen(["sleep", "600"])
+    turnmark("turn", "begin", "--session", "s", "--pid", str(process.pid))
+    build(work, {"a": "2"})
+    assert said("rollback", "--dry-run")[0]["open_turns"] == ["s/1"]
+    process.kill()
+    process.wait()
+    assert said("rollback", "--dry-run")[0]["open_turns"] == []
+    assert said("rollback", "--yes")[0]["open_turns"] == []
+
+
 def test_a_preview_folds_whole_directories_and_long_lists(turnmark, work):
     build(work, {"a": "", **{f"d/{n}": "x" for n in range(50)}})
     turnmark("snapshot")
@@ -355,7 +369,9 @@ def test_what_cannot_be_put_back_is_no_success_and_one_line(turnmark, work, home
     assert "Nothing to do" not in shown
     assert "  in  (a workspace of its own now, with 30 below it)\n" in shown
     assert "in/1 " not in shown
-    assert "in/1  (a workspace of its own now)" in turnmark("rollback", "@", "--dry-run", "--full").out
+    assert (
+        "in/1  (a workspace of its own now)" in turnmark("rollback", "@", "--dry-run", "--full").out
+    )
 
 
 @pytest.fixture

@@ -31,8 +31,10 @@ from core.states import stored_state
 from core.store import Store
 from core.timeline import Target, Timeline, registered
 from core.turns import label_of
+from core.undo import open_turns
 
 from .access import taken_json
+from .deaths import is_alive
 from .outcomes import as_json, for_people, nothing
 from .unprotected import lines, measure
 from .words import MEANING, count, named, one_line, short
@@ -286,7 +288,19 @@ def _change(recorder: Recorder, request: Request, params: Params, title: str) ->
     """A dry run changes and stores nothing."""
     request = replace(request, plan=text(params, "plan"))
     result = (preview if params.get("dry_run") else rollback)(recorder, request)
+    over = _never_ended(recorder) if result.open_turns else ()
+    result = replace(result, open_turns=tuple(t for t in result.open_turns if t not in over))
     return {**as_json(result), "people": for_people(result, title)}
+
+
+def _never_ended(recorder: Recorder) -> set[str]:
+    """Turns that are open in the history alone: whoever made them is no more."""
+    marks = ((mark, mark.extra.get("pid")) for mark in open_turns(recorder.marks()))
+    return {
+        f"{mark.session}/{mark.turn}"
+        for mark, pid in marks
+        if isinstance(pid, int) and not is_alive(pid, mark.time_ns)
+    }
 
 
 # Pins
