@@ -14,7 +14,7 @@ from core.timeline import Timeline, registered
 
 from ..access import find_root, open_store, point_json
 from ..context import Context, pass_context
-from ..output import Table, age, answer
+from ..output import Table, age, answer, note
 from ..views import say_damage
 from ..words import columns, one_line, short
 
@@ -114,6 +114,7 @@ def _answer_one(context: Context, found: Found) -> None:
         {**data, **_damaged([found])},
         _table(found.points) if found.points else "No points.",
     )
+    _explain(context, found.points)
 
 
 def _answer_everywhere(context: Context, found: list[Found]) -> None:
@@ -126,6 +127,12 @@ def _answer_everywhere(context: Context, found: list[Found]) -> None:
             blocks += [f"{chr(10) * bool(blocks)}{one.root.shown}", _table(one.points)]
     data = {"workspace": None, "points": points}
     answer(context, {**data, **_damaged(found)}, *(blocks or ["No points."]))
+    _explain(context, [point for one in found for point in one.points])
+
+
+def _explain(context: Context, points: list[Point]) -> None:
+    if any(point.counts is None for point in points):
+        note(context, f"{COUNTING} is still being counted.")
 
 
 def _damaged(found: list[Found]) -> dict[str, object]:
