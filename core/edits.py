@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import groupby
+from itertools import chain, groupby
 
 from .attribution import PERSON, UNKNOWN, Interval, Makers, by_path, intervals
 from .history import History, read_snapshot
-from .model import Maker, Mark, Oid, RelPath, Snapshot
+from .model import Maker, Mark, Oid, RelPath, Snapshot, parents
 from .plan import Node, State, changed_among, changed_paths
 
 
 class Covered:
     """Owns what paths held before they were left out: that they are not held for a while, and held
-    again as they were, is no change of theirs. To be asked in order of time."""
+    again as they were, is no change of theirs. To be asked of every interval, in order of time."""
 
     def __init__(self) -> None:
         self._held: dict[RelPath, Node | None] = {}
@@ -27,7 +27,10 @@ class Covered:
         for path in differing:
             if new.leaves_out(path):
                 self._held.setdefault(path, old.node_at(path))
-            elif not (path in self._held and self._held.pop(path) == new.node_at(path)):
+            elif not old.leaves_out(path) or path not in self._held:
+                yield path
+        for path in [path for path in self._held if not new.leaves_out(path)]:
+            if self._held.pop(path) != new.node_at(path):
                 yield path
 
 
@@ -59,18 +62,53 @@ class Edits:
         What was changed and changed back in one go counts as unchanged, and costs nothing.
         """
         found: dict[RelPath, Maker] = {}
-        covered = Covered()
-        for one in self._spans(self._seq(since)) if among else ():
-            old, new = self._span_state(one.old), self._span_state(one.new)
-            differing = changed_among(old, new, among) if old and new else ()
-            for path in covered.besides(old, new, differing) if old and new else ():
-                known = found.setdefault(path, one.maker)
-                found[path] = PERSON if PERSON in (known, one.maker) else known
+        runs = list(self._runs(self._seq(since))) if among else []
+        hidden = self._ever_left_out(runs, among)
+        plain = self._changed_plainly(runs, [one for one in among if one not in hidden])
+        others = ((one, maker) for one in hidden for maker in self._makers_of(one, runs))
+        for path, maker in chain(plain, others):
+            if maker.may_be_person:
+                known = found.setdefault(path, maker)
+                found[path] = PERSON if PERSON in (known, maker) else known
         return found
 
-    def _spans(self, since: int) -> Iterator[Interval]:
-        """The times without an agent; of the person each as one, however many snapshots it has, and
-        the last of them until now: a snapshot that is taken meanwhile changes nothing."""
+    def _changed_plainly(
+        self, runs: Iterable[Interval], among: Collection[RelPath]
+    ) -> Iterator[tuple[RelPath, Maker]]:
+        for one in runs:
+            if one.maker.may_be_person:  # what agents did need not be read
+                old, new = self._span_state(one.old), self._span_state(one.new)
+                for path in changed_among(old, new, among) if old and new else ():
+                    yield path, one.maker
+
+    def _ever_left_out(self, runs: list[Interval], among: Collection[RelPath]) -> set[RelPath]:
+        ends = [*(one.old for one in runs[:1]), *(one.new for one in runs)]
+        gaps: set[RelPath] = set()
+        for state in {id(s.about): s for s in map(self._span_state, ends) if s}.values():
+            gaps.update(state.about.gaps)
+        return {path for path in among if any(top in gaps for top in (path, *parents(path)))}
+
+    def _makers_of(self, path: RelPath, runs: list[Interval]) -> Iterator[Maker]:
+        """Of the changes of a path that was left out at times: what happened meanwhile may be
+        anybody's who was at work then."""
+        first = self._span_state(runs[0].old)
+        held: list[Node | None] = []
+        if first is not None and not first.leaves_out(path):
+            held = [first.node_at(path)]
+        meanwhile: list[Maker] = []
+        for one in runs:
+            meanwhile.append(one.maker)
+            state = self._span_state(one.new)
+            if state is None or state.leaves_out(path):
+                continue
+            now = [state.node_at(path)]
+            if held and held != now:
+                yield meanwhile[0] if len(set(meanwhile)) == 1 else UNKNOWN
+            held, meanwhile = now, []
+
+    def _runs(self, since: int) -> Iterator[Interval]:
+        """The times of each maker as one, however many snapshots it has, and the last of them until
+        now: a snapshot that is taken meanwhile changes nothing."""
         ids, before = self.history.snapshot_ids, None
         numbers = [seq for seq in sorted(ids) if seq >= since]
         runs = [(maker, list(run)) for (maker, _), run in groupby(numbers, key=self._at_once)]
@@ -81,10 +119,10 @@ class Edits:
             if place == len(runs) and maker == now != UNKNOWN:
                 break
             after = self._first_whole(reversed(run))
-            if before and after and before != after and maker.may_be_person:
+            if before and after and before != after:
                 yield Interval(before, after, maker)
             before = after or before
-        if before and now.may_be_person:
+        if before:
             yield Interval(before, None, now)
 
     def _at_once(self, seq: int) -> tuple[Maker, int]:

@@ -248,7 +248,7 @@ def test_what_was_left_out_for_a_while_is_nobodys_edit(bench: Bench, between: bo
     point = start(bench, {"d/a": "0", "d/b": "0", "d/c": "0"})
     was = image(bench.path)
     turn(bench, {"d/a": "1", "d/new": "1"}, "d/b")
-    bench.recorder.rules = RuleSet(exclude=("d/",), gitignore=False)
+    leave_out(bench)
     bench.recorder.take()
     if between:
         turn(bench, {"other": "1"})
@@ -257,6 +257,67 @@ def test_what_was_left_out_for_a_while_is_nobodys_edit(bench: Bench, between: bo
     assert preview(bench.recorder, request(point, stays=False)).mine == ()
     assert back(bench, point).kept == ()
     assert image(bench.path) == was
+
+
+def leave_out(bench: Bench) -> None:
+    bench.recorder.rules = RuleSet(exclude=("d/",), gitignore=False)
+
+
+def test_what_the_person_changes_back_to_what_it_was_when_left_out_stays(bench: Bench) -> None:
+    """Found by a reviewer, as the next two."""
+    point = start(bench, {"d/a": "0"})
+    turn(bench, {"d/a": "1"})
+    leave_out(bench)
+    bench.recorder.take()
+    begin(bench.recorder, "s")
+    bench.recorder.rules = ALL
+    build(bench.path, {"d/a": "2"})
+    end(bench.recorder, "s")
+    build(bench.path, {"d/a": "1"})
+    bench.recorder.take()
+    turn(bench, {"other": "1"})
+    back(bench, point)
+    assert (bench.path / "d/a").read_text() == "1"
+
+
+def test_what_the_person_deletes_while_it_is_left_out_stays_deleted(bench: Bench) -> None:
+    point = start(bench, {"d/a": "0", "d/b": "0"})
+    turn(bench, {"d/a": "1", "d/b": "1"})
+    leave_out(bench)
+    bench.recorder.take()
+    turn(bench, {"other": "1"})
+    (bench.path / "d/b").unlink()
+    bench.recorder.rules = ALL
+    bench.recorder.take()
+    back(bench, point)
+    assert not (bench.path / "d/b").exists()
+    assert (bench.path / "d/a").read_text() == "0"
+
+
+def test_what_is_left_out_in_a_turn_and_seen_again_after_it_is_nobodys_edit(bench: Bench) -> None:
+    point = start(bench, {"d/a": "0", "d/b": "0"})
+    turn(bench, {"d/a": "1", "d/b": "1"})
+    begin(bench.recorder, "s")
+    leave_out(bench)
+    build(bench.path, {"other": "1"})
+    end(bench.recorder, "s")
+    bench.recorder.rules = ALL
+    bench.recorder.take()
+    assert back(bench, point).kept == ()
+
+
+def test_an_edit_of_which_only_the_end_of_a_turn_tells_stays(bench: Bench) -> None:
+    """Edited, then left out, by the person; looked at again in a turn."""
+    point = start(bench, {"d/a": "0"})
+    turn(bench, {"other": "1"})
+    build(bench.path, {"d/a": "mine"})
+    leave_out(bench)
+    bench.recorder.take()
+    begin(bench.recorder, "s")
+    bench.recorder.rules = ALL
+    end(bench.recorder, "s")
+    back(bench, point)
+    assert (bench.path / "d/a").read_text() == "mine"
 
 
 def test_what_the_person_changed_while_it_was_left_out_stays(bench: Bench) -> None:
