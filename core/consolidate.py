@@ -192,7 +192,7 @@ def copy_entries(out: PackWriter, pack: Pack, wanted: Container[Oid] | None = No
         if entry.base is None:
             out.copy(oid, _rebased(out, oid, entry))
         else:
-            _copy_with_base(out, source, oid)
+            _copy_with_base(out, source, oid, entry)
 
 
 class RawEntry(NamedTuple):
@@ -273,20 +273,19 @@ def _read_range(pack: Pack, start: int, end: int) -> bytes:
     return b"".join(parts)
 
 
-def _copy_with_base(out: PackWriter, source: Source, oid: Oid) -> None:
+def _copy_with_base(out: PackWriter, source: Source, oid: Oid, entry: RawEntry) -> None:
     """A base is written before its deltas, so that no circle of deltas can come about."""
-    waiting = [oid]
+    waiting = {oid: entry}
     while waiting:
-        oid = waiting[-1]
-        entry = source.raw(oid)
+        oid, entry = next(reversed(waiting.items()))
         if entry.base is not None and entry.base not in out:
             if entry.base not in source.spans or entry.base in waiting:
                 raise Damaged(f"{source.pack.path}.pack lacks the base of a delta.", HINT)
-            waiting.append(entry.base)
+            waiting[entry.base] = source.raw(entry.base)
             continue
         if oid not in out:
             out.copy(oid, _rebased(out, oid, entry))
-        waiting.pop()
+        del waiting[oid]
 
 
 def _rebased(out: PackWriter, oid: Oid, entry: RawEntry) -> tuple[bytes, ...]:

@@ -26,7 +26,8 @@ Act = Callable[[], object]
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 CHUNK = 1 << 20
-HALF_WRITTEN = re.compile(r"\.([0-9]+)\.[0-9]+\.new$")
+HALF_WRITTEN = re.compile(r"\.[0-9]+\.[0-9]+\.new$")
+"""What `replace` writes first."""
 LOCK_FIRST, LOCK_STEP = 0.0003, 0.005
 HELPERS = 4
 ALONE_BELOW = 64
@@ -371,20 +372,6 @@ class Disk:
                 step = min(2 * step, LOCK_STEP)
             else:
                 return True
-
-
-def is_half_written(name: str) -> bool:
-    """Whether a file is what `replace` had begun in a process that is no more."""
-    found = HALF_WRITTEN.search(name)
-    if found is None:
-        return False
-    try:
-        os.kill(int(found[1]), 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except OSError:
-        return False
-    return False
 
 
 REAL = Disk()

@@ -633,8 +633,9 @@ class _Prune(_DryRun):
 
     def _clear_up(self) -> None:
         """Before anything is measured: no history is to go for what a killed process left."""
-        with suppress(Busy), self.store.exclusive(PATIENCE):
-            self.store.sweep_leftovers()
+        if self.store.holds_rubbish():
+            with suppress(Busy), self.store.exclusive(PATIENCE):
+                self.store.sweep_leftovers()
 
     def drop(self, verdicts: dict[str, Verdict], ledgers: list[Ledger]) -> None:
         """Confirmed under the lock: a mark or pin that came meanwhile may need what would go.

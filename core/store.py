@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 import time
 import zlib
@@ -18,7 +19,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from . import reserve
-from .disk import DIRECTORY, REAL, Disk, is_half_written
+from .disk import DIRECTORY, HALF_WRITTEN, REAL, Disk
 from .errors import Busy, Damaged, NoStore, TurnmarkError
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
@@ -40,6 +41,7 @@ GATE = 0.05
 """Longer than a writer usually takes; so long new ones may be kept waiting by the gate."""
 BREATH = 0.02
 """Between two tries, so that those who were kept waiting come first."""
+STALE_SECONDS = 86_400.0
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 FSCK_IGNORED = (
@@ -530,24 +532,34 @@ class Store:
         number = self.generation() + 1
         self.disk.replace(f"{self.base}/turnmark/generation", b"%d\n" % number)
 
-    def sweep_leftovers(self) -> int:
-        """Removes unfinished files of dead writers; only under the exclusive lock. Bytes freed."""
-        freed = 0
-        for directory, is_left in (
-            ("objects/pack", lambda name: name.startswith(TEMPORARY)),
-            ("turnmark/tmp", lambda name: True),
-            ("turnmark", is_half_written),
-            ("", is_half_written),
-        ):
-            with self.disk.scandir(f"{self.base}/{directory}") as found:
-                for entry in found:
-                    if not is_left(entry.name):
-                        continue
-                    with suppress(FileNotFoundError):  # its owner has put it away meanwhile
-                        freed += entry.stat(follow_symlinks=False).st_size
-                    with suppress(OSError, RecursionError):  # it is met again
-                        self.disk.remove_tree(entry.path)
-        return freed
+    def leftovers(self) -> Iterator[str]:
+        """Unfinished files, of the dead and of the living."""
+        wanted = {"objects/pack": f"^{TEMPORARY}", "turnmark/tmp": ""}
+        for directory in (*wanted, "turnmark", "."):
+            is_left = re.compile(wanted.get(directory, HALF_WRITTEN.pattern))
+            names = self.disk.names(f"{self.base}/{directory}")
+            yield from (f"{self.base}/{directory}/{n}" for n in names if is_left.search(n))
+
+    def sweep_leftovers(self) -> None:
+        """Removes unfinished files of dead writers; only under the exclusive lock, which those of
+        some small ones need not hold: they are left alone for a day."""
+        for path in self.leftovers():
+            with suppress(OSError, RecursionError):  # it has gone, or is met again
+                if not HALF_WRITTEN.search(path) or self._is_old(path):
+                    self.disk.remove_tree(path)
+
+    def _is_old(self, path: str) -> bool:
+        return self.disk.lstat(path).st_mtime < time.time() - STALE_SECONDS
+
+    def holds_rubbish(self) -> bool:
+        """Whether something takes room that no living writer holds, as far as a look can tell:
+        what is made ahead is empty."""
+        for path in self.leftovers():
+            with suppress(OSError):
+                info = self.disk.lstat(path)
+                if stat.S_ISDIR(info.st_mode) or info.st_size:
+                    return True
+        return False
 
 
 class Writer:

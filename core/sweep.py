@@ -41,11 +41,10 @@ from .objects import references
 from .packs import Pack
 from .refs import TOP
 from .reserve import NAME as RESERVE
-from .store import NO_SPACE, Store, explain
+from .store import NO_SPACE, STALE_SECONDS, Store, explain
 
 DEAD_SHARE = 0.1
 """A pack with no more dead bytes than this is not worth copying."""
-STALE_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)

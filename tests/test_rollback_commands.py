@@ -184,11 +184,17 @@ def test_what_is_wrong_with_what_was_named_comes_before_who_is_asked(turnmark, w
 
 @pytest.mark.parametrize("path", ["src/gone.py", "gone.txt", "there"])
 def test_who_names_only_a_path_is_told_that_the_point_comes_first(turnmark, work, path):
-    build(work, {"there": "1"})
+    build(work, {"there": "1", "src/gone.py": "1", "gone.txt": "1"})
+    turnmark("snapshot")
+    (work / "src/gone.py").unlink()
+    (work / "gone.txt").unlink()
     turnmark("snapshot")
     refused = turnmark("rollback", path)
     assert (refused.code, f"`turnmark rollback @ {path}`" in refused.err) == (65, True)
-    assert "point comes first" not in turnmark("rollback", "nobody").err
+    refused = turnmark("rollback", path, "--dir", ".")
+    assert f"`turnmark rollback --dir . @ {path}`" in refused.err
+    for other in ("nobody", "s/9", "turn:9.end", "no/such.py"):
+        assert "point comes first" not in turnmark("rollback", other).err
 
 
 @pytest.mark.parametrize(("types", "exact"), [(b"y\n", True), (b"yes\n", True), (b"n\n", False)])

@@ -721,7 +721,15 @@ def test_left_overs_of_dead_writers_are_swept_and_nothing_else(store: Store) -> 
     (oid,) = put(store, b"x")
     Path(store.base, "objects/pack/writing-1-2").write_bytes(b"y" * 10)
     Path(store.base, "turnmark/tmp/ref-1").write_bytes(b"z" * 5)
+    half, young = (Path(store.base, f"turnmark/generation.{n}.9.new") for n in (1, 2))
+    for path in (half, young):
+        path.write_bytes(b"1")
+    os.utime(half, (0, 0))
+    assert store.holds_rubbish()
     with store.exclusive():
-        assert store.sweep_leftovers() == 15
+        store.sweep_leftovers()
+    assert (half.exists(), young.exists()) == (False, True)
+    young.unlink()
+    assert not store.holds_rubbish()
     assert len(os.listdir(f"{store.base}/objects/pack")) == 2
     assert store.blob(oid) == b"x"

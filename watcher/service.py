@@ -57,8 +57,8 @@ PACE_SECONDS = 5.0
 """Between two upkeeps that turns' ends call for: each is a process of its own."""
 REST_SECONDS = 300.0
 """So long nothing has been told of before the packs are compressed as well as that goes."""
-WORK = frozenset({"watch", "session.open", "turn.begin", "hook"})
-"""With these somebody begins to work, before there is anything to tell of."""
+WORK = frozenset({"watch", "session.open", "turn.begin", "hook", "rollback.together"})
+"""With these, as with actions, somebody begins to work before there is anything to tell of."""
 STOP_SECONDS = 7.0
 SWITCH_SECONDS = 0.0005
 """With the usual 5 ms the reader of events waits for threads that hash."""
@@ -320,7 +320,7 @@ class Service:
 
     def notify(self, event: dict[str, object]) -> None:
         """What a listing shows of a point is counted soon; the rest has time."""
-        self._told_at, self._deepened = time.monotonic(), False
+        self._is_at_work()
         item = self.watching.items.get(str(event.get("workspace")))
         if item is not None:
             self._told[item.workspace.root.id] = item.workspace.root
@@ -328,6 +328,9 @@ class Service:
             self.hooks.went_back(str(event.get("workspace")))
         self._ask_for_upkeep(event)
         self.server.publish(event)
+
+    def _is_at_work(self) -> None:
+        self._told_at, self._deepened = time.monotonic(), False
 
     def _ask_for_upkeep(self, event: Mapping[str, object]) -> None:
         now = time.monotonic()
@@ -352,8 +355,8 @@ class Service:
     # Requests
 
     def handle(self, caller: Connection, method: str, params: Params) -> Mapping[str, Any]:
-        if method in WORK:
-            self._told_at = time.monotonic()
+        if method in WORK or method in ACTIONS:
+            self._is_at_work()
             self.upkeep.give_way()
         known = self.methods.get(method)
         if known is not None:

@@ -27,21 +27,21 @@ class Upkeep:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.process: subprocess.Popen[bytes] | None = None
-        self._is_deep = False
+        self._deep: subprocess.Popen[bytes] | None = None
+        """The same, as long as it is to give way: told once, by any thread."""
 
     def is_busy(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
     def start(self, roots: Iterable[Root]) -> None:
         self._start("--", *(root.shown for root in roots))
-        self._is_deep = False
 
     def start_deep(self) -> None:
         """What takes long, and is for hours in which nothing happens."""
-        self._start("--deep")
-        self._is_deep = True
+        self._deep = self._start("--deep")
 
-    def _start(self, *words: str) -> None:
+    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        self._deep = None
         self.process = subprocess.Popen(
             [*again(self.context), "store", "upkeep", *words],
             cwd="/",
@@ -50,12 +50,13 @@ class Upkeep:
         )
         # from its first moment: to start takes it longer than most upkeeps
         os.setpriority(os.PRIO_PROCESS, self.process.pid, UNHURRIED)
+        return self.process
 
     def give_way(self) -> None:
         """Somebody works again."""
-        process = self.process  # asked by any thread
-        if process is not None and self._is_deep:
-            process.terminate()
+        deep, self._deep = self._deep, None
+        if deep is not None:
+            deep.terminate()
 
     def has_ended(self) -> bool:
         """Told once of each."""

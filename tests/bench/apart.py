@@ -34,6 +34,8 @@ def apart(rows: Rows[T], bench: Bench) -> Iterator[T]:
         if process.exitcode:
             raise Failed(f"the row's process ended with {process.exitcode}") from None
     finally:
+        receive.close()
+        process.terminate()  # where nobody asks for the rest
         process.join()
 
 

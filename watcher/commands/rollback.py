@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from core.diff import entry_at
 from core.errors import BadInput
 from core.history import History
 from core.model import show_path
+from core.roots import Root
+from core.store import Store
 from core.timeline import Timeline
 
 from ..access import open_store, opened, rel_path
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 
 PATH_LIKE = re.compile(r"/|\.[a-zA-Z]")
+NEWEST = 5
+"""So many snapshots are asked for a path that is not there."""
 
 
 @click.command(
@@ -91,13 +96,30 @@ def _refuse_path(context: Context, directory: str | None, point: str) -> None:
     """Whoever names only a path is told what comes before it; most often it is gone by now."""
     if not (PATH_LIKE.search(point) or os.path.lexists(context.cwd / point)):
         return
+    store = open_store(context)
     _, root = opened(context, directory, False)
+    timeline = Timeline(store, root.id)
     try:
-        Timeline(open_store(context), root.id).resolve(point, time.time_ns())
+        timeline.resolve(point, time.time_ns())
     except BadInput as error:
-        command = shlex.join(["turnmark", "rollback", "@", point])
+        if not _is_path(context, store, timeline, root, point):
+            return
+        where = ("--dir", directory) if directory else ()
+        command = shlex.join(["turnmark", "rollback", *where, "@", point])
         hint = f"The point comes first: `{command}` takes this path back to the newest point."
         raise BadInput(error.message, hint) from error
+
+
+def _is_path(context: Context, store: Store, timeline: Timeline, root: Root, text: str) -> bool:
+    """Whether it is there, or was in one of the newest snapshots."""
+    try:
+        path = rel_path(context, root, text)
+    except BadInput:
+        return False
+    if os.path.lexists(context.cwd / text):
+        return True
+    whole = [one for one in timeline.snapshots if not one.partial]
+    return any(entry_at(store.tree, one.files, path) is not None for one in whole[-NEWEST:])
 
 
 def _choose(context: Context, how: How, mine_stays: bool) -> Chosen | None:

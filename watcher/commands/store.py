@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import NoReturn, TypedDict
 
 import click
 
@@ -263,14 +263,24 @@ def _pruned_json(pruned: Pruned, roots: Mapping[str, str], *, dry_run: bool) -> 
     }
 
 
+ENDING = signal.SIGTERM, signal.SIGHUP
+
+
+def _end_orderly(*_: object) -> NoReturn:
+    """Taking along what was started; told once more, it goes on with that."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(FAILED)
+
+
 @command.command("upkeep", hidden=True)
 @click.option("--deep", is_flag=True)
 @click.argument("roots", nargs=-1)
 @pass_context
 def upkeep_(context: Context, deep: bool, roots: tuple[str, ...]) -> None:
     """What a service leaves to a process of its own."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # takes along what was started
-        signal.signal(number, lambda *_: sys.exit(FAILED))
+    for number in ENDING:
+        signal.signal(number, _end_orderly)
     store = open_store(context)
     if deep:
         deepen(context, store)
