@@ -249,7 +249,10 @@ class Store:
         with ExitStack() as held:
             waiting = held.enter_context(ExitStack())
             if wait:
-                waiting.enter_context(self._lock("wanted", exclusive=False, wait=wait, what=what))
+                with suppress(TurnmarkError):  # a favour; on a full disk there may be no such file
+                    waiting.enter_context(
+                        self._lock("wanted", exclusive=False, wait=wait, what=what)
+                    )
             held.enter_context(self._lock("maintenance", exclusive=True, wait=wait, what=what))
             waiting.close()
             yield
@@ -259,8 +262,8 @@ class Store:
         try:
             with self._lock("wanted", exclusive=True, wait=0.0, what="The store"):
                 return False
-        except Busy:
-            return True
+        except TurnmarkError as error:
+            return isinstance(error, Busy)
 
     @contextmanager
     def _lock(self, name: str, *, exclusive: bool, wait: float, what: str) -> Iterator[list[int]]:

@@ -328,6 +328,15 @@ def test_who_waits_for_the_store_need_not_wait_for_git(large, tmp_path):
     assert when_due(large, NOW + 1) is not None
 
 
+def test_the_store_can_be_kept_up_where_no_lock_says_that_it_is_wanted(large):
+    """On a full disk there is no room for a file more, and that is when a prune is needed."""
+    Path(large.store.base, "turnmark/locks/wanted").unlink(missing_ok=True)
+    Path(large.store.base, "turnmark/locks/wanted").mkdir()
+    with large.store.maintaining():
+        assert not large.store.is_wanted()
+    assert when_due(large, NOW) is not None
+
+
 def test_what_lies_where_git_is_to_write_is_not_taken_for_its_own(large):
     """Found by an attacker: in a container, processes often have the same number."""
     dead = next(pack for pack in large.store.packs())
