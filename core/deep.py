@@ -77,7 +77,6 @@ def repack(store: Store, git: str, gives_way: GivesWay = lambda: False) -> Swept
         _make_way(gives_way)
         fresh = [_moved_in(store, place, name) for name in _packs_in(store, place)]
     store.reload()
-    _make_way(gives_way)
     work.cover(fresh)
     work.going = [p for p in store.packs() if p.path in old - set(fresh) and _covered(work, p)]
     work.retire(fresh)

@@ -53,6 +53,15 @@ def test_up_starts_it_once_and_down_ends_it(live):
     assert live.ask("status")["service"]["running"] is False
 
 
+def test_up_says_what_it_cannot_watch(live, work):
+    """Found by a new user: it said that it had started, and no more."""
+    live.watch_list(work, live.base / "nowhere")
+    _, _, err = live.run("up")
+    assert err == f"{live.base}/nowhere is paused: it does not exist.\n"
+    assert f"{live.base}/nowhere: it does not exist\n" in live.run("status")[1]
+    assert "is paused: it does not exist.\n" in live.run("doctor")[1]
+
+
 def test_down_says_whose_turn_is_open(live, work):
     live.up(work)
     live.ask("turn", "begin", "--session", "busy", cwd=work)

@@ -23,6 +23,8 @@ from .agents.settings import Ledger, plan, present
 from .agents.wishes import Place, Wish, is_needed, wishes
 from .client import connect
 from .context import Context
+from .logs import log_path
+from .words import trouble_of
 
 Level = Literal["ok", "hint", "problem"]
 
@@ -104,10 +106,9 @@ def _service(context: Context) -> Iterator[Finding]:
     yield Finding("ok", f"The service runs: process {status['service']['pid']}.")
     for row in status["workspaces"]:
         if row["state"] in ("paused", "degraded"):
-            yield Finding("problem", f"{row['root']} is {row['state']}: {row['reason']}.", SEE_LOG)
-
-
-SEE_LOG = "See `turnmark status` and the service's log."
+            words = f"{row['root']} is {row['state']}: {trouble_of(row)}."
+            log = f"`turnmark status` has the newest, {log_path(context.home)} what was before."
+            yield Finding("problem", words, log)
 
 
 def _client(context: Context) -> Iterator[Finding]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from core.model import Maker, Oid, RelPath, show_path
 
@@ -32,6 +33,12 @@ def why_left(reason: str) -> str:
     """Why a rollback leaves something as it is, for people."""
     gap, now, _ = reason.partition(" now")
     return f"{MEANING[gap]}{now}" if now and gap in MEANING else reason
+
+
+def trouble_of(row: Mapping[str, Any]) -> str:
+    """What is wrong with a workspace, behind its name; some reasons say the name themselves."""
+    reason, root = str(row["reason"]).rstrip("."), f"{row['root']} "
+    return f"it {reason.removeprefix(root)}" if reason.startswith(root) else reason
 
 
 def count(number: int, one: str, many: str = "") -> str:

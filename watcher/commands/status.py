@@ -16,7 +16,7 @@ from ..access import store_size
 from ..client import connect
 from ..context import Context, pass_context
 from ..output import Table, age, answer, size
-from ..words import count
+from ..words import count, trouble_of
 
 
 @click.command()
@@ -57,7 +57,7 @@ def _blocks(found: dict[str, Any]) -> Iterator[str | Table]:
         yield Table(columns, [_row(one) for one in found["workspaces"]], ("FILES", "PENDING"))
     else:
         yield "Nothing is watched; `turnmark watch DIR` or the configuration's watch list adds it."
-    yield from (f"{w['root']}: {w['reason']}" for w in found["workspaces"] if w["reason"])
+    yield from (f"{w['root']}: {trouble_of(w)}" for w in found["workspaces"] if w["reason"])
     yield from map(_session, found["sessions"])
 
 

@@ -13,6 +13,7 @@ from ..context import Context, pass_context
 from ..output import answer, note, put
 from ..starting import Readiness, daemon_command, ensure_service
 from ..systemd import unit
+from ..words import trouble_of
 
 
 @click.command()
@@ -43,9 +44,13 @@ def command(
         if idle is None:
             client.call("stay")
         hello = client.hello()
+        rows = client.call("status")["workspaces"]
     says = f"The service {'has started' if started else 'runs already'}: process {hello['pid']}."
     data = {"started": started, "pid": hello["pid"], "version": hello["version"]}
     answer(context, data, says)
+    for row in rows:
+        if row["state"] == "paused":
+            note(context, f"{row['root']} is paused: {trouble_of(row)}.")
     if hello["version"] != __version__:
         old = f"It is version {hello['version']}, this is {__version__}"
         note(context, f"{old}: `turnmark down`, then `turnmark up`.")
