@@ -29,7 +29,8 @@ during one look, and git where a store is repacked or a predecessor's is read.
   staged, rollback, together: one pass, ready to go on; the whole of it; several as one
   without, revert: the workspace without what some turns changed; making it so
   consolidate, sweep, deep: few packs of many; without what is dead; as small as git makes them
-  retention, clear: what of a history stays; removing the store
+  keeping, presence: what of a history stays; whether its directory is there
+  retention, clear: a store without what does not stay; removing it
   verify, rescue, repair, backup: keeping it whole, and a copy elsewhere
   sessions, imports: agents' own states of their sessions; stores of the predecessor
 

@@ -22,9 +22,10 @@ from core.consolidate import consolidate, needed
 from core.deep import repack_when_due
 from core.diff import files_of
 from core.history import MarkSpec
+from core.keeping import Policy
 from core.model import EXEC, FILE, LINK, RelPath
 from core.recorder import Recorder, Taken
-from core.retention import Policy, auto_prune
+from core.retention import auto_prune
 from core.rules import RuleSet
 from core.store import Store
 from tests.fuzz import Writers

@@ -10,8 +10,8 @@ import pytest
 from core import rollback
 from core.errors import BadInput, Busy, NoStore, TurnmarkError
 from core.history import History, MarkSpec
+from core.keeping import Policy
 from core.model import Point
-from core.retention import Policy
 from core.roots import root_of
 from core.store import Store
 from core.timeline import Timeline

@@ -12,9 +12,10 @@ import pytest
 
 from core.attribution import Makers, together
 from core.history import MarkSpec
+from core.keeping import Policy
 from core.model import Maker, Mark, Oid, RelPath
 from core.plan import changed_among, changed_paths
-from core.retention import Policy, prune
+from core.retention import prune
 from core.states import stored_state
 from core.timeline import Timeline
 from core.turns import begin, end

@@ -17,10 +17,12 @@ from core.disk import REAL
 from core.errors import BadInput, TurnmarkError
 from core.history import History, MarkSpec, read_snapshot
 from core.imports import archives_at, import_stores, missing_from, stores_at
+from core.keeping import Policy
 from core.model import rfc3339
+from core.presence import record_of, state_of
 from core.recorder import Recorder
 from core.refs import TOP
-from core.retention import Policy, prune, record_of, state_of
+from core.retention import prune
 from core.rollback import Request, preview, rollback
 from core.roots import check_root, root_of
 from core.states import stored_state

@@ -15,10 +15,11 @@ import pytest
 from core.edits import Edits
 from core.errors import Damaged
 from core.history import MarkSpec, pin_ref
+from core.keeping import Policy
 from core.model import Maker, RelPath
 from core.plan import MINE, UNATTRIBUTED
 from core.recorder import Taken
-from core.retention import Policy, prune
+from core.retention import prune
 from core.rollback import UNTOLD, Request, Result, preview, rollback, undo_request
 from core.rules import RuleSet
 from core.states import stored_state

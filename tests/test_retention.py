@@ -20,23 +20,11 @@ from core.consolidate import consolidate
 from core.disk import REAL, Disk
 from core.errors import Busy
 from core.history import History, MarkSpec, pin_ref, read_snapshot
+from core.keeping import HOUR_NS, UNDOABLE, Book, Kept, Policy, keep
 from core.model import EMPTY_TREE, Mark, MarkKind, Oid, Snapshot
+from core.presence import record_of, state_of
 from core.recorder import Recorder
-from core.retention import (
-    HOUR_NS,
-    UNDOABLE,
-    Book,
-    Kept,
-    Order,
-    Policy,
-    auto_prune,
-    choose,
-    keep,
-    prune,
-    read_ledger,
-    record_of,
-    state_of,
-)
+from core.retention import Order, auto_prune, choose, prune, read_ledger
 from core.rollback import undo_request
 from core.roots import check_root
 from core.store import Store, registry_path

@@ -25,10 +25,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from core.diff import files_of
 from core.history import MarkSpec, read_snapshot
+from core.keeping import Policy
 from core.model import Oid, RelPath
 from core.objects import hash_object
 from core.plan import MINE
-from core.retention import Policy, prune
+from core.retention import prune
 from core.revert import Wish, preview_revert, revert, wish_for
 from core.rollback import Request, Result, preview, redo_request, rollback, undo_request
 from core.timeline import Timeline

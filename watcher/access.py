@@ -22,8 +22,8 @@ from .context import Context
 from .output import note
 
 if TYPE_CHECKING:
+    from core.keeping import Policy
     from core.recorder import Recorder, Taken
-    from core.retention import Policy
 
     from .config import StoreLimits
 
@@ -180,7 +180,7 @@ def synced(context: Context) -> bool:
 
 def policy_of(limits: StoreLimits) -> Policy:
     """What core needs to know of the configured limits."""
-    from core.retention import MEGABYTE, Policy
+    from core.keeping import MEGABYTE, Policy
 
     return Policy(
         max_points=limits.max_points,

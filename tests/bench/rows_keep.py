@@ -16,8 +16,9 @@ from pathlib import Path
 from core.consolidate import consolidate
 from core.deep import deep_repack
 from core.history import History, MarkSpec
+from core.keeping import Policy
 from core.model import Oid, Snapshot
-from core.retention import Policy, prune
+from core.retention import prune
 from core.rollback import Request, rollback
 from core.store import Store
 

@@ -22,10 +22,11 @@ from core.consolidate import consolidate
 from core.diff import files_of
 from core.errors import Busy, Damaged
 from core.history import History, MarkSpec, read_snapshot
+from core.keeping import Policy
 from core.model import Oid, RelPath, Snapshot
 from core.objects import hash_object
 from core.recorder import Recorder
-from core.retention import Policy, prune
+from core.retention import prune
 from core.roots import Root, root_of
 from core.store import Store
 from core.sweep import sweep

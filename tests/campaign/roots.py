@@ -24,8 +24,9 @@ from core import store as stores
 from core.disk import REAL
 from core.errors import Busy, TurnmarkError
 from core.history import History, MarkSpec, pin_ref
+from core.keeping import Policy
 from core.recorder import Recorder
-from core.retention import Policy, prune
+from core.retention import prune
 from core.roots import root_of
 from core.store import Store
 from core.timeline import Timeline

@@ -20,6 +20,7 @@ from typing import Any
 import core.apply
 import core.beneath
 import core.errors
+import core.keeping
 import core.listing
 import core.packs
 import core.plan
@@ -116,7 +117,7 @@ def no_note_of_what_was_dropped() -> None:
 
 
 def no_protection_of_the_newest() -> None:
-    put(core.retention.Book, "newest", frozenset())
+    put(core.keeping.Book, "newest", frozenset())
 
 
 # What is captured (promises 2 and 3)

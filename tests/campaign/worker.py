@@ -21,8 +21,9 @@ from core.deep import deep_repack
 from core.disk import REAL, Disk
 from core.errors import Busy
 from core.history import History, MarkSpec
+from core.keeping import Policy
 from core.recorder import Recorder, Taken
-from core.retention import Policy, prune
+from core.retention import prune
 from core.revert import Wish, preview_revert, revert, wish_for
 from core.rollback import (
     Request,

@@ -16,7 +16,9 @@ from typing import Any
 from core.clear import clear
 from core.errors import NoStore, TurnmarkError
 from core.imports import archives_at
-from core.retention import MEGABYTE, Policy, Pruned, auto_prune, prune, record_of, state_of
+from core.keeping import MEGABYTE, Policy
+from core.presence import record_of, state_of
+from core.retention import Pruned, auto_prune, prune
 from core.store import Store
 from core.sweep import size_on_disk
 from core.timeline import Timeline, registered

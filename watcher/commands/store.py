@@ -23,9 +23,11 @@ from core.imports import (
     is_store,
     missing_from,
 )
+from core.keeping import MEGABYTE, Policy
 from core.model import parse_path, rfc3339
+from core.presence import record_of, state_of
 from core.repair import Dropped, repair
-from core.retention import MEGABYTE, Policy, Pruned, prune, record_of, state_of
+from core.retention import Pruned, prune
 from core.roots import root_of
 from core.store import Store
 from core.sweep import size_on_disk

@@ -11,8 +11,9 @@ from core.consolidate import consolidate
 from core.deep import deep_repack
 from core.diff import diff_trees, entry_at
 from core.history import MarkSpec
+from core.keeping import Policy
 from core.model import Oid, RelPath
-from core.retention import Policy, prune
+from core.retention import prune
 from core.rollback import Request, rollback
 from core.store import Store
 from core.timeline import Timeline
