@@ -8,6 +8,7 @@ during one look, and git where a store is repacked or a predecessor's is read.
   model, errors: values and failures: the words of turnmark
   disk, beneath: the file verbs that everything else uses, and directories below one root
   deflate, spares: compression; files made ahead, for writes that somebody waits for
+  order: contents before names, names before later names, and what that takes
   objects, packs, whereabouts: git objects and packs, to bytes and back; which pack holds what
   reserve, refs, store: a megabyte to give up; references; the store: objects, locks, layout
   gitignore, rules, about: .gitignore syntax; what is captured; what a git tree cannot say of it
@@ -36,7 +37,8 @@ during one look, and git where a store is repacked or a predecessor's is read.
 
 Invariants, each with a test that fails if it breaks:
 
- 1. A reference is made only after everything it reaches is synced, in place and read back.
+ 1. A reference is made only after everything it reaches is synced, in place and read back; where
+    a journal keeps the order, written out is enough: one sync at the end makes all of it last.
  2. References of snapshots and marks are created once and never moved; dropping one
     renames nothing.
  3. An acknowledgement is a return value that comes after the read-back; an error is an exception.

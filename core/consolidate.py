@@ -162,7 +162,7 @@ def merge(store: Store, packs: Iterable[Pack], wanted: Container[Oid] | None = N
     try:
         for pack in sorted(packs, key=_written):
             copy_entries(out, pack, wanted)
-        path = out.finish(sync=True)
+        path = out.finish(store.disk.sync_all)
     finally:
         out.drop()
     store.disk.sync_dir(_place(store))

@@ -24,6 +24,9 @@ from typing import Any
 Name = bytes | str
 Act = Callable[[], object]
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
+WRITE, WRITE_AND_WAIT = 2, 7
+IN_ORDER = frozenset({b"data=ordered", b"barrier"})
+"""What a mounted ext4 says of itself if it has a journal and a disk that is told to flush."""
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 CHUNK = 1 << 20
 HALF_WRITTEN = re.compile(r"\.[0-9]+\.[0-9]+\.new$")
@@ -49,6 +52,13 @@ def _ctypes() -> Any:
 @cache
 def _libc() -> Any:
     return _ctypes().CDLL(None, use_errno=True)
+
+
+@cache
+def _sync_file_range() -> Any:
+    call, wide = _libc().sync_file_range, _ctypes().c_int64
+    call.argtypes = [_ctypes().c_int, wide, wide, _ctypes().c_uint]
+    return call
 
 
 class _Helpers:
@@ -126,6 +136,33 @@ class Disk:
 
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
+
+    def write_out(self, fd: int, *, wait: bool) -> None:
+        """Has the content of a file written, or waits until it is; that alone is not durable."""
+        call = _sync_file_range()
+        if call(fd, 0, 0, WRITE_AND_WAIT if wait else WRITE) < 0:
+            number = _ctypes().get_errno()
+            raise OSError(number, os.strerror(number))
+
+    def keeps_order(self, path: str) -> bool:
+        """Whether, where a directory lies, names that were given first, and content written out
+        before them, are durable when any directory is synced that was given a name later.
+
+        So it is with the journal of ext4 or xfs, of which every sync commits all until then.
+        """
+        try:
+            device = os.stat(path).st_dev
+            block = os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+        except OSError:
+            return False
+        name = os.path.basename(block)
+        if not hasattr(_libc(), "sync_file_range"):
+            return False
+        try:
+            options = self.read_file(f"/proc/fs/ext4/{name}/options").split()
+        except OSError:
+            return os.path.isdir(f"/sys/fs/xfs/{name}/log")
+        return IN_ORDER.issubset(options)
 
     def sync_fs(self, fd: int) -> None:
         """Syncs the whole file system that a descriptor lies on: one call for many files."""

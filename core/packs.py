@@ -14,7 +14,7 @@ import threading
 import zlib
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -255,19 +255,16 @@ class PackWriter:
         self.entries[oid] = Entry(offset, crc)
         return offset
 
-    def finish(self, *, sync: bool, along: Iterable[int] = ()) -> str:
-        """Puts pack and index in place; syncing the directory is left. Returns the common path.
-
-        Files that are to be durable by then as well are synced along.
-        """
+    def finish(self, settle: Callable[[Sequence[int]], None]) -> str:
+        """Puts pack and index in place, once they are settled; syncing the directory is left.
+        Returns the common path."""
         self._settle()
         trailer = self._seal()
         path = f"{self.directory}/pack-{trailer.hex()}"
         index = encode_index(self.entries, trailer)
         self._idx = self._spares.take()
         self.disk.write(self._idx.fd, index)
-        if sync:
-            self.disk.sync_all([self._fd, self._idx.fd, *along])
+        settle([self._fd, self._idx.fd])
         for fd in (self._fd, self._idx.fd):
             self.disk.chmod(fd, 0o400)
         self.disk.rename(self._part, path + ".pack")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from .disk import Disk
 from .errors import Damaged, TurnmarkError
 from .model import Oid
+from .order import Order
 from .spares import Spares
 
 TOP = "refs/turnmark"
@@ -66,9 +67,10 @@ class Ready(NamedTuple):
 class RefStore:
     """Owns the files below refs/ and packed-refs of one store."""
 
-    def __init__(self, disk: Disk, base: str) -> None:
+    def __init__(self, disk: Disk, base: str, order: Order | None = None) -> None:
         self.disk = disk
         self.base = base
+        self.order = order or Order(disk, base)
         self.spares = Spares(disk, f"{base}/turnmark/tmp/ref-")
         self._packed: tuple[tuple[int, ...], Refs] = ((), {})
 
@@ -123,7 +125,7 @@ class RefStore:
     def create(self, name: str, oid: Oid, *, sync: bool) -> None:
         """Makes a reference that must not exist yet, in one step, and reads it back."""
         with self.ready(name, oid) as fresh:
-            self.disk.fsync(fresh.fd)  # also without `sync`: its name may last, its content not
+            self.order.contents([fresh.fd])  # also without `sync`: its name may last, it may not
             self.place([fresh], sync=sync)
 
     @contextmanager
@@ -148,7 +150,7 @@ class RefStore:
             self._make_dirs(os.path.dirname(one.name), sync)
             self._link(one.part, f"{self.base}/{one.name}")
         if sync:
-            self.disk.sync_dirs({os.path.dirname(f"{self.base}/{one.name}") for one in fresh})
+            self.order.durable([os.path.dirname(f"{self.base}/{one.name}") for one in fresh])
         for one in fresh:
             if self.read(one.name) != one.oid:  # it may have been folded at once
                 raise Damaged(f"The reference {one.name} was written but reads back otherwise.")
@@ -186,7 +188,7 @@ class RefStore:
         self._make_dirs(os.path.dirname(name), sync)
         self.disk.make_dirs(path)
         if sync:
-            self.disk.sync_dir(os.path.dirname(path))
+            self.order.names(os.path.dirname(path))
 
     def _loose_names(self, top: str) -> list[str]:
         out: list[str] = []

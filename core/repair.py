@@ -223,7 +223,7 @@ class _Repair:
                         out.add(kind, oid, data)
             if not len(out):
                 return None
-            count, fresh = len(out), out.finish(sync=True)
+            count, fresh = len(out), out.finish(self.disk.sync_all)
         finally:
             out.drop()
         self.disk.sync_dir(f"{self.store.base}/objects/pack")
@@ -253,7 +253,7 @@ class _Repair:
                         out.add("tree", oid, data)
             if not len(out):
                 return
-            fresh = out.finish(sync=True)
+            fresh = out.finish(self.disk.sync_all)
         finally:
             out.drop()
         self.disk.sync_dir(f"{self.store.base}/objects/pack")

@@ -13,7 +13,7 @@ import stat
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from .disk import DIRECTORY, HALF_WRITTEN, REAL, Disk
 from .errors import Busy, Damaged, NoStore, TurnmarkError
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
+from .order import Order
 from .packs import HINT, TEMPORARY, Pack, PackWriter, wake_workers
 from .refs import Ready, RefStore
 from .spares import Spares
@@ -75,7 +76,8 @@ class Store:
     def __init__(self, base: str, disk: Disk = REAL) -> None:
         self.base = base
         self.disk = disk
-        self.refs = RefStore(disk, base)
+        self.order = Order(disk, base)
+        self.refs = RefStore(disk, base, self.order)
         self.spares = Spares(disk, f"{base}/objects/pack/{TEMPORARY}")
         self.readable_only = ""
         self.broken: dict[str, str] = {}
@@ -609,15 +611,15 @@ class Writer:
             self._pack = PackWriter(store.disk, f"{store.base}/objects/pack", store.spares)
         return self._pack
 
-    def _finish_pack(self, along: Iterable[int] = (), *, more: bool = False) -> None:
-        """Always synced: of an object that is seen, another writer may make a durable point.
+    def _finish_pack(self, along: Sequence[int] = (), *, more: bool = False) -> None:
+        """Always in order: of an object that is seen, another writer may make a durable point.
 
         Where more are to come, what was written is not held for all of them.
         """
         pack = self._pack
         if pack is None:
             return
-        path = pack.finish(sync=True, along=along)
+        path = pack.finish(lambda fds: self.store.order.contents([*fds, *along]))
         self._finished[path] = bytearray() if more else pack.written
         self.size += pack.size
         self._written.update(pack.entries)
@@ -633,10 +635,10 @@ class Writer:
             self._ready.append(self._open.enter_context(self.store.refs.ready(name, oid)))
         along = [one.fd for one in self._ready]
         if self._pack is None:
-            self.store.disk.sync_all(along)
+            self.store.order.contents(along)
         self._finish_pack(along)
         if sync and self._finished:
-            self.store.disk.sync_dir(f"{self.store.base}/objects/pack")
+            self.store.order.names(f"{self.store.base}/objects/pack")
         self._remember_unsynced(sync=sync)
         packs = [self.store.open_pack(path) for path in self._finished]
         for pack, written in zip(packs, self._finished.values(), strict=True):
@@ -650,7 +652,7 @@ class Writer:
         """A durable answer also vouches for what an earlier change wrote without syncing."""
         disk, marker = self.store.disk, f"{self.store.base}/turnmark/unsynced"
         if not sync:
-            if not disk.exists(marker):
+            if not (self.store.order.is_kept or disk.exists(marker)):
                 disk.replace(marker, b"", sync=False)
         elif disk.exists(marker):
             with disk.opened(self.store.base, DIRECTORY) as fd:

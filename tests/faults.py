@@ -13,7 +13,7 @@ from typing import Any
 from core.disk import Disk
 
 MUTATING = (
-    *("write_some", "fsync", "sync_fs", "mkdir", "rmdir", "unlink", "symlink"),
+    *("write_some", "fsync", "write_out", "sync_fs", "mkdir", "rmdir", "unlink", "symlink"),
     *("link", "rename", "rename_new", "exchange", "chmod", "chown"),
 )
 """And `open` where it creates."""
@@ -22,8 +22,17 @@ MUTATING = (
 class FaultyDisk(Disk):
     """Owns a count of the changing verbs, and does what it is told at one of them."""
 
-    def __init__(self, at: int, strike: Callable[[str], None], *, lasting: bool = False) -> None:
+    def __init__(
+        self,
+        at: int,
+        strike: Callable[[str], None],
+        *,
+        lasting: bool = False,
+        in_order: bool | None = None,
+    ) -> None:
+        """`in_order` tells of a journal that keeps the order; by default the real one is asked."""
         self.at = at
+        self.in_order = in_order
         self.strike = strike
         self.lasting = lasting
         self.count = 0
@@ -39,6 +48,9 @@ class FaultyDisk(Disk):
             self.struck = True
         self.strike(verb)
 
+    def keeps_order(self, path: str) -> bool:
+        return super().keeps_order(path) if self.in_order is None else self.in_order
+
     def open(self, name: Any, flags: int, mode: int = 0o600, at: int | None = None) -> int:
         if flags & os.O_CREAT:
             self.step("open")
@@ -48,9 +60,9 @@ class FaultyDisk(Disk):
 def _counted(verb: str) -> Callable[..., Any]:
     real = getattr(Disk, verb)
 
-    def method(self: FaultyDisk, *arguments: Any) -> Any:
+    def method(self: FaultyDisk, *arguments: Any, **options: Any) -> Any:
         self.step(verb)
-        return real(self, *arguments)
+        return real(self, *arguments, **options)
 
     return method
 
@@ -82,11 +94,11 @@ def killing(verb: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dies(run: Callable[[Disk], object], at: int) -> bool:
+def dies(run: Callable[[Disk], object], at: int, *, in_order: bool | None = None) -> bool:
     """Runs in a child that dies at its nth changing verb; False if it came to its end before."""
     pid = os.fork()
     if pid == 0:
-        _child(run, FaultyDisk(at, killing))
+        _child(run, FaultyDisk(at, killing, in_order=in_order))
     _, status = os.waitpid(pid, 0)
     if os.WIFEXITED(status):
         assert os.WEXITSTATUS(status) == 0, "the child failed before it was killed"

@@ -135,7 +135,7 @@ def test_a_wrong_tree_stored_in_haste_keeps_no_other_from_being_consolidated(tmp
     out = PackWriter(REAL, f"{store.base}/objects/pack")
     header = entry_header(TYPES["tree"], 9)
     out.copy(Oid(bytes(20)), (header + deflate.store(b"other tree"),))
-    out.finish(sync=False)
+    out.finish(REAL.sync_all)
     assert consolidate(store).packs_after == 1
 
 
@@ -181,7 +181,7 @@ def test_one_delta_alone_brings_its_base(tmp_path, by_name):
     out = PackWriter(REAL, f"{store.base}/objects/pack")
     copy_entries(out, pack, {delta})
     assert {delta, base} <= out.entries.keys()
-    fresh = Pack(REAL, out.finish(sync=False))
+    fresh = Pack(REAL, out.finish(REAL.sync_all))
     assert fresh.read(delta) == pack.read(delta)
     fresh.close()
 

@@ -47,7 +47,7 @@ def write(directory: Path, objects: Objects) -> Pack:
     writer = PackWriter(REAL, str(directory))
     for oid, (kind, data) in objects.items():
         writer.add(kind, oid, data)
-    return Pack(REAL, writer.finish(sync=False))
+    return Pack(REAL, writer.finish(REAL.sync_all))
 
 
 def content(pack: Pack) -> Objects:
@@ -145,10 +145,10 @@ def test_a_large_pack_that_the_disk_holds_otherwise_is_not_finished(
         data = random.Random(seed).randbytes(1_200_000)
         writer.add("blob", hash_object("blob", data), data)
     if at < 12:  # the header is written anew
-        Pack(REAL, writer.finish(sync=False)).check()
+        Pack(REAL, writer.finish(REAL.sync_all)).check()
         return
     with pytest.raises(OSError, match="read back"):
-        writer.finish(sync=False)
+        writer.finish(REAL.sync_all)
     writer.drop()
     assert list(tmp_path.iterdir()) == []
 
@@ -411,7 +411,7 @@ def test_two_threads_adding_lose_nothing(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    pack = Pack(REAL, writer.finish(sync=False))
+    pack = Pack(REAL, writer.finish(REAL.sync_all))
     pack.check()
     assert content(pack) == parts[0] | parts[1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -63,12 +64,18 @@ def check_after(bench: Bench, acked: Taken | None) -> None:
     fsck(bench.store.base)
 
 
+either_order = pytest.mark.parametrize("in_order", [False, True], ids=["synced", "journal"])
+
+
+@either_order
 @pytest.mark.parametrize("lasting", [False, True])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-def test_an_error_at_any_write_is_never_an_ack(tmp_path: Path, number: int, lasting: bool) -> None:
+def test_an_error_at_any_write_is_never_an_ack(
+    tmp_path: Path, number: int, lasting: bool, in_order: bool
+) -> None:
     for at in range(1, 200):
         bench = prepare(tmp_path / str(at))
-        disk = FaultyDisk(at, failing(number), lasting=lasting)
+        disk = FaultyDisk(at, failing(number), lasting=lasting, in_order=in_order)
         acked = None
         with suppress(TurnmarkError):
             acked = take_on(bench, disk)
@@ -78,10 +85,11 @@ def test_an_error_at_any_write_is_never_an_ack(tmp_path: Path, number: int, last
             return
 
 
-def test_killed_at_any_write_leaves_a_store_that_just_works(tmp_path: Path) -> None:
+@either_order
+def test_killed_at_any_write_leaves_a_store_that_just_works(tmp_path: Path, in_order: bool) -> None:
     for at in range(1, 200):
         bench = prepare(tmp_path / str(at))
-        if not dies(partial(take_on, bench), at):
+        if not dies(partial(take_on, bench), at, in_order=in_order):
             assert at > 12
             return
         check_after(bench, None)
@@ -122,6 +130,11 @@ def test_short_reads_and_writes_change_nothing(tmp_path: Path) -> None:
     check_after(bench, take_on(bench, ShortDisk()))
 
 
+def name_of(fd: int) -> str:
+    """Within the store."""
+    return os.readlink(f"/proc/self/fd/{fd}").rsplit("/store/", 1)[-1]
+
+
 class LyingDisk(Disk):
     """Says that it wrote, and wrote something else: what read-back is there for."""
 
@@ -156,14 +169,20 @@ def test_a_reference_that_does_not_stay_is_found_out_before_the_ack(tmp_path: Pa
 class OrderDisk(Disk):
     """Writes down what was synced when."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_order: bool = False) -> None:
+        self.in_order = in_order
         self.log: list[str] = []
 
-    def fsync(self, fd: int) -> None:
-        import os
+    def keeps_order(self, path: str) -> bool:
+        return self.in_order
 
-        self.log.append("sync " + os.readlink(f"/proc/self/fd/{fd}").rsplit("/store/", 1)[-1])
+    def fsync(self, fd: int) -> None:
+        self.log.append(f"sync {name_of(fd)}")
         super().fsync(fd)
+
+    def write_out(self, fd: int, *, wait: bool) -> None:
+        self.log.append(f"{'written' if wait else 'write'} {name_of(fd)}")
+        super().write_out(fd, wait=wait)
 
     def rename(
         self, old: bytes | str, new: bytes | str, at: int | None = None, to: int | None = None
@@ -192,6 +211,31 @@ def test_everything_is_synced_before_the_reference_names_it(tmp_path: Path) -> N
     names = {disk.log[n].removeprefix("link ").rpartition("/")[0] for n in refs}
     assert {line.removeprefix("sync ") for line in disk.log[max(refs) + 1 :]} >= names
     assert sum(line.startswith("sync objects/pack/writing-") for line in disk.log[: packs[0]]) == 2
+
+
+def test_where_a_journal_keeps_the_order_one_sync_is_enough(tmp_path: Path) -> None:
+    """Whole before it is named, and the last name synced: its journal has all that came before."""
+    bench = prepare(tmp_path)
+    disk = OrderDisk(in_order=True)
+    taken = take_on(bench, disk)
+    log = [line for line in disk.log if "packed-refs" not in line and "turnmark/cache" not in line]
+    whole = [n for n, line in enumerate(log) if line.startswith("written")]
+    named = [n for n, line in enumerate(log) if line.startswith(("rename objects", "link"))]
+    assert (len(whole), len(named)) == (4, 4)
+    assert max(whole) < min(named)
+    assert taken.mark is not None
+    ref_dir = mark_ref(taken.mark).rpartition("/")[0]
+    assert [line for line in log if line.startswith("sync")] == [f"sync {ref_dir}"]
+    assert log[-1] == f"sync {ref_dir}"
+    assert log[-2].startswith(f"link {ref_dir}/")
+    assert not (Path(bench.store.base) / "turnmark/unsynced").exists()
+    check_after(bench, taken)
+
+
+def test_only_a_file_system_that_says_so_keeps_the_order(tmp_path: Path) -> None:
+    """What it says is looked at by mounting one: see the campaign's blocks."""
+    assert not Disk().keeps_order("/proc")
+    assert not Disk().keeps_order(str(tmp_path / "missing"))
 
 
 def test_an_unfinished_pack_is_dropped_when_the_look_fails(tmp_path: Path) -> None:
@@ -224,6 +268,9 @@ def test_a_durable_mark_vouches_for_what_was_written_without_syncing(tmp_path: P
 
     class Counting(Disk):
         synced = 0
+
+        def keeps_order(self, path: str) -> bool:
+            return False
 
         def sync_fs(self, fd: int) -> None:
             self.synced += 1

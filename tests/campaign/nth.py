@@ -28,7 +28,17 @@ from .syscalls import EXHAUSTIVE, WARM, Template, prepare, template
 from .worker import at_work
 
 READING = ("read", "pread", "lstat", "fstat", "scandir", "readlink")
-GROWING = ("create", "write_some", "fsync", "sync_fs", "mkdir", "symlink", "link", "rename")
+GROWING = (
+    "create",
+    "write_some",
+    "fsync",
+    "write_out",
+    "sync_fs",
+    "mkdir",
+    "symlink",
+    "link",
+    "rename",
+)
 SHORT = "short"
 KINDS: dict[str, tuple[str, ...]] = {
     "EIO": (*READING, *MUTATING, "open", "create"),
@@ -87,9 +97,9 @@ def _strike(kind: str) -> Callable[[str], None]:
 def _counted(verb: str) -> Callable[..., Any]:
     real = getattr(Disk, verb)
 
-    def method(self: NthDisk, *arguments: Any) -> Any:
+    def method(self: NthDisk, *arguments: Any, **options: Any) -> Any:
         self.step(verb)
-        return real(self, *arguments)
+        return real(self, *arguments, **options)
 
     return method
 

@@ -67,6 +67,11 @@ def no_file_sync() -> None:
         put(Disk, verb, nothing)
 
 
+def no_writing_out() -> None:
+    """Names in order, of which a journal knows, but not what is in them."""
+    put(Disk, "write_out", nothing)
+
+
 def no_memory_of_what_is_unsynced() -> None:
     put(core.store.Writer, "_remember_unsynced", nothing)
 

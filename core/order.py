@@ -1,0 +1,42 @@
+"""Contents before names, names before later names: what that order takes on one file system.
+
+Where a journal keeps the order, one sync at the end makes all of it durable; elsewhere each step is
+synced before the next. Knows files and directories, not what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from .disk import Disk
+
+
+class Order:
+    """Owns the knowledge whether the file system of one directory keeps the order by itself."""
+
+    def __init__(self, disk: Disk, base: str) -> None:
+        self.disk = disk
+        self.base = base
+
+    @cached_property
+    def is_kept(self) -> bool:
+        return self.disk.keeps_order(self.base)
+
+    def contents(self, fds: Sequence[int]) -> None:
+        """Whatever is named from now on: these are whole by then."""
+        if not self.is_kept:
+            self.disk.sync_all(fds)
+            return
+        for wait in (False, True):
+            for fd in fds:
+                self.disk.write_out(fd, wait=wait)
+
+    def names(self, directory: str) -> None:
+        """Whatever is named from now on: those in this directory are durable by then."""
+        if not self.is_kept:
+            self.disk.sync_dir(directory)
+
+    def durable(self, directories: Sequence[str]) -> None:
+        """The names that were given in these directories, last in the last, and all before them."""
+        self.disk.sync_dirs(directories[-1:] if self.is_kept else set(directories))
