@@ -280,9 +280,10 @@ class Disk:
                 self.fsync(top)
 
     def write(self, fd: int, data: bytes | bytearray) -> None:
+        """In pieces: for more at once a kernel may look long for one huge page."""
         view = memoryview(data)
         while view:
-            view = view[self.write_some(fd, view) :]
+            view = view[self.write_some(fd, view[:CHUNK]) :]
 
     def read_all(self, fd: int, limit: int | None = None) -> bytes:
         """All that is left to read; with a limit, at most one byte more than it."""
