@@ -20,6 +20,7 @@ during one look, and git where a store is repacked or a predecessor's is read.
   scan: the look that brings what is known of the tree up to date
   gitcontext: what the user's own git says of a moment
   diff, lines, renames: trees and lines compared; what came again under another name
+  begun: which turns are open, and how far each session has counted
   history, recorder: snapshots and marks as commits and tags; the one place where history grows
   patch, merge: patches written; three texts made one
   counts, undo, turns: lines counted once; what undo takes back; where a turn begins and ends

@@ -33,12 +33,12 @@ from .history import History, workspaces
 from .model import Mark, Oid, Snapshot, rfc3339
 from .objects import encode_commit
 from .packs import (
+    HELD_BYTES,
     HINT,
     KINDS,
     OFS_DELTA,
     REF_DELTA,
     TEMPORARY,
-    TREE_TYPE,
     Pack,
     PackWriter,
     encode_distance,
@@ -288,11 +288,18 @@ def _copy_with_base(out: PackWriter, source: Source, oid: Oid, entry: RawEntry) 
         del waiting[oid]
 
 
+def _is_hasty(entry: RawEntry) -> bool:
+    """Whether it was stored as it is, in haste or because it would not shrink."""
+    small = len(entry.data) <= HELD_BYTES
+    return entry.number in KINDS and small and is_stored(entry.data[entry.body :][:3])
+
+
 def _rebased(out: PackWriter, oid: Oid, entry: RawEntry) -> tuple[bytes, ...]:
     """The entry's bytes; the distance to its base is another one in the new pack."""
-    if entry.number == TREE_TYPE and is_stored(entry.data[entry.body :]):
+    if _is_hasty(entry):
         with suppress(Damaged):  # as it is, it is for `verify` to tell of
-            return (recompressed(oid, entry.data[: entry.body], entry.data[entry.body :]),)
+            kind, stream = KINDS[entry.number], entry.data[entry.body :]
+            return (recompressed(kind, oid, entry.data[: entry.body], stream),)
     if entry.number != OFS_DELTA or entry.base is None:
         return (entry.data,)
     distance = encode_distance(out.size - out.entries[entry.base].offset)

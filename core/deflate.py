@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -37,15 +38,28 @@ def deflate(data: bytes) -> bytes:
 
 
 def store(data: bytes) -> bytes:
-    """A zlib stream of the bytes as they are: a tenth of the time, where that is waited for.
+    """A zlib stream of the bytes as they are: a tenth of the time, where that is waited for."""
+    if len(data) > ONE_BLOCK:
+        return b"".join(stored(data))
+    return HEAD + _block(len(data), last=True) + data + _check(data).to_bytes(4, "big")
 
-    What fits into one block is put together here: zlib would prepare its tables for it first.
+
+def stored(data: bytes) -> list[bytes | memoryview]:
+    """The same, its parts not yet copied to one place, which takes longer than to write them.
+
+    Put together here: zlib would prepare its tables for it first.
     """
-    size = len(data)
-    if size > ONE_BLOCK:
-        return zlib.compress(data, 0)
-    head = HEAD + b"\1" + size.to_bytes(2, "little") + (size ^ ONE_BLOCK).to_bytes(2, "little")
-    return head + data + _check(data).to_bytes(4, "big")
+    view = memoryview(data)
+    parts: list[bytes | memoryview] = [HEAD]
+    for at in range(0, len(data), ONE_BLOCK):
+        part = view[at : at + ONE_BLOCK]
+        parts += (_block(len(part), last=at + ONE_BLOCK >= len(data)), part)
+    return [*parts, _check(data).to_bytes(4, "big")]
+
+
+def _block(size: int, *, last: bool) -> bytes:
+    """What stands before bytes that are stored as they are."""
+    return struct.pack("<BHH", last, size, size ^ ONE_BLOCK)
 
 
 def is_stored(stream: bytes) -> bool:

@@ -279,7 +279,7 @@ class Disk:
                 self.unlink_all([(top, os.fsencode(name)) for name in there])
                 self.fsync(top)
 
-    def write(self, fd: int, data: bytes | bytearray) -> None:
+    def write(self, fd: int, data: bytes | bytearray | memoryview) -> None:
         """In pieces: for more at once a kernel may look long for one huge page."""
         view = memoryview(data)
         while view:
@@ -297,6 +297,13 @@ class Disk:
             if left == 1:  # all that was expected, and a read that came short of more
                 break
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_exactly(self, fd: int, size: int) -> bytes:
+        """Fewer bytes only where the file ends."""
+        data = self.read(fd, size)
+        while len(data) < size and (part := self.read(fd, size - len(data))):
+            data += part
+        return data
 
     def open_quietly(self, name: Name, flags: int, at: int | None = None) -> int:
         """Leaves the access time alone, which only the owner of a file may ask for."""

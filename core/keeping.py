@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from .begun import Begun
 from .model import Mark, Oid, Snapshot
-from .undo import open_turns
 
 MEGABYTE = 1 << 20
 HOUR_NS = 3600 * 1_000_000_000
@@ -164,7 +164,7 @@ class Book:
     def running(self) -> frozenset[int]:
         """The numbers of the turns that have not ended: of each session at most its last."""
         last = {mark.session: mark.seq for mark in self._in_order if mark.kind == "turn-begin"}
-        begun = {mark.seq for mark in open_turns(self._in_order)} & set(last.values())
+        begun = {mark.seq for mark in Begun(self._in_order).open()} & set(last.values())
         return frozenset(row.seq for row in self.points if row.seq in begun)
 
     @cached_property

@@ -14,11 +14,11 @@ import threading
 import zlib
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from .deflate import FAST, crc32, deflate, deflate_halves, store
+from .deflate import FAST, crc32, deflate, deflate_halves, store, stored
 from .disk import CHUNK, Disk
 from .errors import Damaged
 from .model import Oid
@@ -28,9 +28,10 @@ from .spares import Spare, Spares
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+Part = bytes | bytearray | memoryview
 TYPES: dict[Kind, int] = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 KINDS: dict[int, Kind] = {number: kind for kind, number in TYPES.items()}
-TREE_TYPE = TYPES["tree"]
+EVERY_KIND = frozenset(TYPES)
 OFS_DELTA, REF_DELTA = 6, 7
 HEADER_BYTES, TRAILER_BYTES = 12, 20
 OID_BYTES = 20
@@ -47,6 +48,7 @@ BEHIND_ABOVE = 0 if not FAST else 1 << 15
 done before the fight for the GIL is (1,000 changed files: 140 ms of CPU here, 200 ms there)."""
 HELD_BYTES = 1 << 22
 """A pack that is smaller is written in one piece, and need not be read for its own check sum."""
+AT_ONCE = 1 << 18
 FIRST_READ = 4096
 AROUND = 4 * FIRST_READ
 DELTA_SIZES = 20
@@ -203,17 +205,23 @@ def wake_workers() -> None:
 class PackWriter:
     """Owns one unfinished pack; until `finish` nothing of it can be seen, and `drop` undoes it."""
 
-    def __init__(self, disk: Disk, directory: str, spares: Spares | None = None) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, spares: Spares | None = None, *, in_haste: bool = False
+    ) -> None:
         self.disk = disk
         self.directory = directory
+        self._in_haste = in_haste
         self._spares = spares or Spares(disk, f"{directory}/{TEMPORARY}")
         self.entries: dict[Oid, Entry] = {}
         self.size = HEADER_BYTES
         self._crc, self._flushed = 0, False
+        self._stored: frozenset[Kind] = frozenset({"tree"})
+        """What is not compressed now, but when packs are consolidated: of trees little else than
+        ids would be left."""
         self._part, self._fd = self._spares.take()
         self._idx: Spare | None = None
-        self._out: list[bytes] = [bytes(HEADER_BYTES)]
-        self.written = bytearray()
+        self._out: list[Part] = [bytes(HEADER_BYTES)]
+        self.written: list[Part] = []
         """All of a finished pack, to compare with what is read back; of a large one nothing."""
         self._buffered = 0
         self._batch: list[tuple[Kind, Oid, bytes]] = []
@@ -233,6 +241,9 @@ class PackWriter:
         with self._adding:
             if oid in self:
                 return
+            if self._is_urgent(len(data)):
+                self._store_ahead(kind, oid, data)
+                return
             self._pending.add(oid)
             if len(data) >= LARGE_BYTES:
                 self._compress_large(kind, oid, data)
@@ -245,7 +256,7 @@ class PackWriter:
             if self._batch_bytes >= BATCH_BYTES:
                 self._compress()
 
-    def copy(self, oid: Oid, parts: tuple[bytes, ...]) -> int:
+    def copy(self, oid: Oid, parts: Iterable[Part]) -> int:
         """Appends an entry whose bytes are already as the pack wants them; returns its offset."""
         crc = 0
         offset = self.size
@@ -279,11 +290,25 @@ class PackWriter:
         for part in parts:
             self.disk.discard(part)
 
+    def _is_urgent(self, size: int) -> bool:
+        """Of a large file for which somebody waits: to compress it would take as long as all else;
+        and then what is small is not worth it either."""
+        large = LARGE_BYTES <= size < HELD_BYTES - self.size - SLACK
+        return large and self._in_haste and not self._flushed
+
+    def _store_ahead(self, kind: Kind, oid: Oid, data: bytes) -> None:
+        """It is on its way to the disk while the rest is looked at."""
+        self._stored = EVERY_KIND
+        self.copy(oid, (entry_header(TYPES[kind], len(data)), *stored(data)))
+        if not self._flushed:
+            self._write_held()
+            self.disk.write_out(self._fd, wait=False)
+
     def _compress(self) -> None:
         batch, size = self._batch, self._batch_bytes
         self._batch, self._batch_bytes = [], 0
         if size <= BEHIND_ABOVE * len(batch):
-            self._write_entries(_compress_all(batch, quick=not self._flushed))
+            self._write_entries(_compress_all(batch, stored=self._stored))
         else:
             self._compress_behind(batch)
 
@@ -293,7 +318,7 @@ class PackWriter:
         self._later(lambda: [_packed(oid, head + halves())])
 
     def _compress_behind(self, batch: list[tuple[Kind, Oid, bytes]]) -> None:
-        work = partial(_compress_all, batch, quick=not self._flushed)
+        work = partial(_compress_all, batch, stored=self._stored)
         self._later(_workers(os.getpid()).submit(work).result)
 
     def _later(self, result: Callable[[], list[Packed]]) -> None:
@@ -302,7 +327,7 @@ class PackWriter:
             self._write_entries(self._ahead.popleft()())
 
     def _settle(self) -> None:
-        rest = _compress_all(self._batch, quick=not self._flushed)
+        rest = _compress_all(self._batch, stored=self._stored)
         self._batch, self._batch_bytes = [], 0
         while self._ahead:
             self._write_entries(self._ahead.popleft()())
@@ -314,7 +339,7 @@ class PackWriter:
             self._append(data)
         self._pending.difference_update([oid for oid, _, _ in entries])
 
-    def _append(self, data: bytes) -> None:
+    def _append(self, data: Part) -> None:
         self._out.append(data)
         self.size += len(data)
         self._buffered += len(data)
@@ -322,11 +347,19 @@ class PackWriter:
             self._flush()
 
     def _flush(self) -> None:
-        data = b"".join(self._out)
-        begin = HEADER_BYTES if not self._flushed else 0
-        self._crc, self._flushed = crc32(data[begin:], self._crc), True
-        self.disk.write(self._fd, data)
-        self._out, self._buffered = [], 0
+        """From now on nothing is held."""
+        self._write_held()
+        for place, part in enumerate(self.written):
+            begin = HEADER_BYTES if place == 0 and not self._flushed else 0
+            self._crc = crc32(memoryview(part)[begin:], self._crc)
+        self._flushed, self._buffered, self.written = True, 0, []
+        self._stored = frozenset()
+
+    def _write_held(self) -> None:
+        for some in _by_bytes(self._out, CHUNK):
+            self.written.append(b"".join(some))
+            self.disk.write(self._fd, self.written[-1])
+        self._out = []
 
     def _seal(self) -> bytes:
         """Writes the header, now that the count is known, and the trailer over everything."""
@@ -334,22 +367,31 @@ class PackWriter:
         if not self._flushed:
             return self._seal_in_memory(header)
         self._flush()
-        os.lseek(self._fd, 0, os.SEEK_SET)
-        self.disk.write(self._fd, header)
+        self._write_header(header)
         trailer, crc = _sums_of(self.disk, self._fd, self.size)
         if crc != self._crc:
             raise OSError(errno.EIO, "other bytes were read back than were written", self._part)
-        os.lseek(self._fd, 0, os.SEEK_END)
         self.disk.write(self._fd, trailer)
         return trailer
 
     def _seal_in_memory(self, header: bytes) -> bytes:
-        self.written = bytearray().join([header, *self._out[1:]])
-        trailer = hashlib.sha1(self.written, usedforsecurity=False).digest()
-        self.written += trailer
-        self.disk.write(self._fd, self.written)
-        self._out, self._buffered = [], 0
-        return trailer
+        if self.written:
+            self._write_header(header)
+            self.written[0] = header + self.written[0][HEADER_BYTES:]
+        else:
+            self._out[0] = header
+        self._out = [b"".join(self._out)]
+        digest = hashlib.sha1(usedforsecurity=False)
+        for part in (*self.written, *self._out):
+            digest.update(part)
+        self._out.append(digest.digest())
+        self._write_held()
+        return digest.digest()
+
+    def _write_header(self, header: bytes) -> None:
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        self.disk.write(self._fd, header)
+        os.lseek(self._fd, 0, os.SEEK_END)
 
     def _close(self) -> None:
         for fd in (self._fd, self._idx.fd if self._idx else -1):
@@ -358,26 +400,37 @@ class PackWriter:
         self._fd, self._idx = -1, None
 
 
-def _compress_all(batch: list[tuple[Kind, Oid, bytes]], *, quick: bool) -> list[Packed]:
-    """Quickly, as in a pack of some turn: trees, of which little else than ids would be left, wait
-    for a consolidation."""
+def _by_bytes(parts: Sequence[Part], enough: int) -> Iterator[list[Part]]:
+    some: list[Part] = []
+    size = 0
+    for part in parts:
+        some.append(part)
+        size += len(part)
+        if size >= enough:
+            yield some
+            some, size = [], 0
+    yield some
+
+
+def _compress_all(batch: list[tuple[Kind, Oid, bytes]], stored: Container[Kind]) -> list[Packed]:
+    """But for the kinds that are stored as they are."""
     return [
         _packed(
             oid,
             entry_header(TYPES[kind], len(data))
-            + (store(data) if quick and kind == "tree" else deflate(data)),
+            + (store(data) if kind in stored else deflate(data)),
         )
         for kind, oid, data in batch
     ]
 
 
-def recompressed(oid: Oid, header: bytes, stream: bytes) -> bytes:
-    """The entry of a tree that was stored in haste, as small as it can be."""
+def recompressed(kind: Kind, oid: Oid, header: bytes, stream: bytes) -> bytes:
+    """The entry of what was stored in haste, as small as it can be."""
     try:
         data = zlib.decompress(stream)
     except zlib.error as error:
         raise Damaged(f"A pack cannot give {oid.hex()}: {error}.", HINT) from error
-    if hash_object("tree", data) != oid:
+    if hash_object(kind, data) != oid:
         raise Damaged(f"A pack holds other bytes for {oid.hex()}.", HINT)
     return header + deflate(data)
 
@@ -590,7 +643,7 @@ class Pack:
             raise Damaged(f"{self.path}.pack holds an object of the wrong size.", HINT)
         return data
 
-    def check(self, written: bytearray | None = None) -> None:
+    def check(self, written: Sequence[Part] = ()) -> None:
         """Reads the whole pack and its index back and compares both trailers.
 
         With what was written to the pack, if that is still held, it is compared byte by byte.
@@ -607,10 +660,18 @@ class Pack:
             if trailer != index[-40:-20] or not self._is_whole(fd, size, trailer, written):
                 raise Damaged(f"{self.path}.pack does not match its check sum.", HINT)
 
-    def _is_whole(self, fd: int, size: int, trailer: bytes, written: bytearray | None) -> bool:
+    def _is_whole(self, fd: int, size: int, trailer: bytes, written: Sequence[Part]) -> bool:
         if written:
-            return self.disk.read_all(fd, len(written)) == written
+            return size == sum(map(len, written)) and self._reads_back(fd, written)
         return _sums_of(self.disk, fd, size - 20)[0] == trailer
+
+    def _reads_back(self, fd: int, written: Sequence[Part]) -> bool:
+        """Some at a time: new memory for all of it takes longer than the rest."""
+        for some in _by_bytes(written, AT_ONCE):
+            data = b"".join(some)
+            if self.disk.read_exactly(fd, len(data)) != data:
+                return False
+        return True
 
     def spans(self) -> Iterator[tuple[Oid, int, int]]:
         """Every entry in the order of the file: its id, and where its bytes begin and end."""

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .about import About, Usual, decode_about, encode_about, notes_of
+from .begun import Begun
 from .beneath import Beneath
 from .diff import diff_trees
 from .errors import Damaged, TurnmarkError
@@ -98,6 +99,7 @@ class Recorder:
         self.last: Snapshot | None = None
         self.seq = 0
         self._marks: list[Mark] | None = None
+        self._begun: Begun | None = None
         self.last_mark: Oid | None = None
         self.last_snapshot: Oid | None = None
         self.always: set[RelPath] = set()
@@ -120,7 +122,7 @@ class Recorder:
         history = History(self.store, self.root.id)
         self.last = history.newest()
         self.seq = history.last_seq()
-        self._marks = None
+        self._marks = self._begun = None
         self.last_mark = history.mark_ids.get(max(history.mark_ids, default=0))
         self.last_snapshot = history.snapshot_ids.get(max(history.snapshot_ids, default=0))
 
@@ -137,7 +139,8 @@ class Recorder:
 
         With always_mark off, a mark is left out where neither the tree nor the newest mark moved.
         """
-        with self.store.writing() as writer, self._beneath() as beneath:
+        haste = sync and paths is not None
+        with self.store.writing(in_haste=haste) as writer, self._beneath() as beneath:
             proved_at = self._check_base(full=paths is None)
             look = self._look(beneath, writer, paths)
             snapshot, changed = self._snapshot(writer, look, note)
@@ -372,6 +375,12 @@ class Recorder:
             self._marks = list(History(self.store, self.root.id).marks())
         return self._marks
 
+    def begun(self) -> Begun:
+        """Its turns, read once as well."""
+        if self._begun is None:
+            self._begun = Begun(self.marks())
+        return self._begun
+
     def _noted(self, extra: dict[str, object]) -> dict[str, object]:
         """With what the user's git says at this moment, where there is one."""
         found = git_context(self.store.disk, self.root.path)
@@ -399,6 +408,8 @@ class Recorder:
             self.last_mark = mark.id
             if self._marks is not None:
                 self._marks.append(mark)
+            if self._begun is not None:
+                self._begun.note(mark)
 
     def _register(self) -> None:
         """Notes where the workspace lies, once; the parent's identity tells a deleted directory

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from .apply import Journal, JournalFile, Staging
 from .attribution import PERSON
+from .begun import Begun
 from .beneath import Beneath
 from .diff import entry_at, files_of
 from .edits import Edits
@@ -25,7 +26,7 @@ from .recorder import Recorder
 from .staged import Work, clear_staging, journal_file, staged, take_back
 from .states import seen_state, stored_state
 from .store import Store, explain
-from .undo import Act, Op, Past, Steps, Turns, act_name, open_turns, replay
+from .undo import Act, Op, Past, Steps, Turns, act_name, replay
 from .versions import gap_at
 
 NAMED = 10
@@ -166,7 +167,7 @@ def _under_way(marks: Sequence[Mark], request: Request) -> Iterator[str]:
     if request.op != "rollback" or request.paths:
         return
     standing = {mark.seq for mark in replay(marks).now}
-    for mark in open_turns(mark for mark in marks if mark.seq <= request.seq):
+    for mark in Begun(mark for mark in marks if mark.seq <= request.seq).open():
         if mark.seq < request.seq and mark.seq in standing:
             yield f"turn {mark.session}/{mark.turn} was under way then; what it did since goes too"
 
@@ -252,7 +253,7 @@ def refusal_of(request: Request, plan: Plan) -> str:
 
 def planned_result(recorder: Recorder, request: Request, plan: Plan) -> Result:
     marks = recorder.marks()
-    opened = tuple(f"{m.session}/{m.turn}" for m in open_turns(marks))
+    opened = tuple(f"{m.session}/{m.turn}" for m in Begun(marks).open())
     undone = _turns_undone(marks, request) if plan.steps else ()
     outcome: Outcome = "planned" if plan.steps else "nothing"
     return Result(outcome, plan, plan.kept, turns_undone=undone, open_turns=opened)

@@ -24,7 +24,7 @@ from .errors import Busy, Damaged, NoStore, TurnmarkError
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
 from .order import Order
-from .packs import HINT, TEMPORARY, Pack, PackWriter, wake_workers
+from .packs import HINT, TEMPORARY, Pack, PackWriter, Part, wake_workers
 from .refs import Ready, RefStore
 from .spares import Spares
 from .whereabouts import Whereabouts
@@ -203,15 +203,18 @@ class Store:
             yield
 
     @contextmanager
-    def writing(self, wait: float = WAIT) -> Iterator[Writer]:
-        """Held from the first look for known objects until the reference is made."""
+    def writing(self, wait: float = WAIT, *, in_haste: bool = False) -> Iterator[Writer]:
+        """Held from the first look for known objects until the reference is made.
+
+        In haste, where somebody waits for a few changes, room matters less than time.
+        """
         self._refuse_readable_only()
         with (
             self._lock("gate", exclusive=False, wait=wait, what="The store") as gate,
             self._lock("store", exclusive=False, wait=wait, what="The store"),
         ):
             self.disk.close(gate.pop())
-            writer = Writer(self)
+            writer = Writer(self, in_haste=in_haste)
             try:
                 yield writer
             finally:
@@ -570,12 +573,13 @@ class Store:
 class Writer:
     """Owns the new objects of one change; `publish` is the only step after which they count."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, in_haste: bool = False) -> None:
         self.store = store
+        self.in_haste = in_haste
         self.objects = 0
         self.size = 0
         self._pack: PackWriter | None = None
-        self._finished: dict[str, bytearray] = {}
+        self._finished: dict[str, list[Part]] = {}
         """The paths of packs, and what was written to them."""
         self._written: set[Oid] = set()
         self._ready: list[Ready] = []
@@ -607,8 +611,8 @@ class Writer:
 
     def _open_pack(self) -> PackWriter:
         if self._pack is None:
-            store = self.store
-            self._pack = PackWriter(store.disk, f"{store.base}/objects/pack", store.spares)
+            store, place = self.store, f"{self.store.base}/objects/pack"
+            self._pack = PackWriter(store.disk, place, store.spares, in_haste=self.in_haste)
         return self._pack
 
     def _finish_pack(self, along: Sequence[int] = (), *, more: bool = False) -> None:
@@ -620,7 +624,7 @@ class Writer:
         if pack is None:
             return
         path = pack.finish(lambda fds: self.store.order.contents([*fds, *along]))
-        self._finished[path] = bytearray() if more else pack.written
+        self._finished[path] = [] if more else pack.written
         self.size += pack.size
         self._written.update(pack.entries)
         self._pack = None

@@ -12,7 +12,6 @@ from .errors import TurnmarkError
 from .history import MarkSpec, read_snapshot
 from .model import Mark, RelPath, Status
 from .recorder import Recorder, Taken
-from .undo import open_turns
 
 LABEL_CHARS = 200
 
@@ -32,15 +31,15 @@ def begin(
     paths: Iterable[RelPath] | None = None,
 ) -> Taken:
     """The state before a turn; another one that the session had open is interrupted."""
-    marks = recorder.marks()
-    running = _running(marks, session)
+    begun = recorder.begun()
+    running = begun.running(session)
     if running is not None and turn_id is not None and running.turn_id == turn_id:
         return _again(recorder, running, sync)
     spec = MarkSpec(
         kind="turn-begin",
         label=label_of(prompt) if labels else "",
         session=session,
-        turn=next_turn(marks, session),
+        turn=begun.next(session),
         turn_id=turn_id,
         agent=agent,
         status=status,
@@ -63,7 +62,7 @@ def end(
     paths: Iterable[RelPath] | None = None,
 ) -> Taken:
     """The state after the session's open turn; without one no mark is made."""
-    running = _running(recorder.marks(), session)
+    running = recorder.begun().running(session)
     if running is None:
         raise TurnmarkError(
             f"Session {session} has no open turn in {recorder.root.shown}.",
@@ -78,21 +77,10 @@ def end(
     return recorder.take(paths, spec, sync=sync)
 
 
-def next_turn(marks: list[Mark], session: str) -> int:
-    """Counts on from the highest, so that no number comes twice when old marks were pruned."""
-    begun = (m.turn or 0 for m in marks if m.kind == "turn-begin" and m.session == session)
-    return max(begun, default=0) + 1
-
-
 def label_of(prompt: str) -> str:
     """A prompt on one line, cut."""
     line = " ".join(prompt.split())
     return line if len(line) <= LABEL_CHARS else line[: LABEL_CHARS - 1] + "…"
-
-
-def _running(marks: list[Mark], session: str) -> Mark | None:
-    mine = (mark for mark in marks if mark.session == session)
-    return next(reversed(open_turns(mine)), None)
 
 
 def _end_of(begun: Mark, status: Status, extra: dict[str, object]) -> MarkSpec:

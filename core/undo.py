@@ -131,15 +131,3 @@ def _stood_at(stood: Iterable[tuple[int, Turns, Turns]], seq: int) -> Turns:
             break
         found = there if number == seq else after
     return found
-
-
-def open_turns(marks: Iterable[Mark]) -> list[Mark]:
-    """The begins of the turns that have no end yet, oldest first."""
-    opened: dict[tuple[str | None, int | None], Mark] = {}
-    for mark in marks:
-        key = (mark.session, mark.turn)
-        if mark.kind == "turn-begin":
-            opened[key] = mark
-        elif mark.kind == "turn-end":
-            opened.pop(key, None)
-    return list(opened.values())

@@ -141,7 +141,7 @@ def test_a_wrong_tree_stored_in_haste_keeps_no_other_from_being_consolidated(tmp
 
 def test_a_tree_of_more_than_one_stored_block_is_compressed_too():
     tree = b"40000 a\0" + bytes(20) + bytes(200_000)
-    packed = recompressed(hash_object("tree", tree), b"", deflate.store(tree))
+    packed = recompressed("tree", hash_object("tree", tree), b"", deflate.store(tree))
     assert deflate.is_stored(deflate.store(tree))
     assert not deflate.is_stored(packed)
     assert len(packed) < 2_000
@@ -151,7 +151,7 @@ def test_a_tree_of_more_than_one_stored_block_is_compressed_too():
 def test_a_tree_that_is_not_what_its_name_says_is_not_compressed(harm):
     stream = deflate.store(b"40000 a\0" + bytes(20))
     with pytest.raises(Damaged):
-        recompressed(Oid(bytes(20)), b"", deflate.store(harm) if harm else stream[:-1])
+        recompressed("tree", Oid(bytes(20)), b"", deflate.store(harm) if harm else stream[:-1])
 
 
 @pytest.mark.parametrize("by_name", [False, True])

@@ -31,7 +31,6 @@ from core.states import stored_state
 from core.store import Store
 from core.timeline import Target, Timeline, registered
 from core.turns import label_of
-from core.undo import open_turns
 
 from .access import taken_json
 from .deaths import is_alive
@@ -295,7 +294,7 @@ def _change(recorder: Recorder, request: Request, params: Params, title: str) ->
 
 def _never_ended(recorder: Recorder) -> set[str]:
     """Turns that are open in the history alone: whoever made them is no more."""
-    marks = ((mark, mark.extra.get("pid")) for mark in open_turns(recorder.marks()))
+    marks = ((mark, mark.extra.get("pid")) for mark in recorder.begun().open())
     return {
         f"{mark.session}/{mark.turn}"
         for mark, pid in marks

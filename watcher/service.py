@@ -33,7 +33,7 @@ from .context import Context
 from .deaths import Deaths
 from .hooks import Hooks
 from .joint import borrowed, go_back_together
-from .memory import give_back
+from .memory import give_back, keep_some
 from .protocol import PARAMS, VERSIONS, ProtocolError
 from .server import Connection, Server, UnknownMethod
 from .sessions import Sessions
@@ -69,6 +69,7 @@ Params = Mapping[str, Any]
 
 def serve(context: Context, path: str, readiness: Readiness, idle: float | None) -> int:
     """Runs the service until it is told to stop; holds the lock that says it is the only one."""
+    keep_some()
     sys.setswitchinterval(SWITCH_SECONDS)
     os.umask(0o077)
     _raise_descriptor_limit()

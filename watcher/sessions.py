@@ -20,7 +20,6 @@ from core.model import Oid, Status
 from core.recorder import Recorder
 from core.sessions import Sessions as States
 from core.store import Store
-from core.undo import open_turns
 
 from .access import briefly_open
 from .actions import (
@@ -181,7 +180,7 @@ class Sessions:
 
     def sweep(self, recorder: Recorder) -> None:
         """After a first look: turns whose process has gone are over, the others still at work."""
-        for mark in open_turns(recorder.marks()):
+        for mark in recorder.begun().open():
             pid = mark.extra.get("pid")
             if not isinstance(pid, int) or mark.session is None or mark.session in self.all:
                 continue
