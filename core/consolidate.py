@@ -291,7 +291,7 @@ def _copy_with_base(out: PackWriter, source: Source, oid: Oid, entry: RawEntry) 
 def _is_hasty(entry: RawEntry) -> bool:
     """Whether it was stored as it is, in haste or because it would not shrink."""
     small = len(entry.data) <= HELD_BYTES
-    return entry.number in KINDS and small and is_stored(entry.data[entry.body :][:3])
+    return entry.number in KINDS and small and is_stored(entry.data[entry.body : entry.body + 3])
 
 
 def _rebased(out: PackWriter, oid: Oid, entry: RawEntry) -> tuple[bytes, ...]:

@@ -37,6 +37,8 @@ ALONE_BELOW = 64
 """So few names are gone before helpers would have begun."""
 NO_ATIME = getattr(os, "O_NOATIME", 0)
 UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
+NOT_HERE = UNSUPPORTED | {errno.EPERM, errno.ESPIPE}
+"""What a file system, or a sandbox, says to a call that only makes things faster."""
 GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """What an open or stat says when the path, or a directory on the way, is not what it was."""
 
@@ -56,7 +58,9 @@ def _libc() -> Any:
 
 @cache
 def _sync_file_range() -> Any:
-    call, wide = _libc().sync_file_range, _ctypes().c_int64
+    call, wide = getattr(_libc(), "sync_file_range", None), _ctypes().c_int64
+    if call is None:
+        return None
     call.argtypes = [_ctypes().c_int, wide, wide, _ctypes().c_uint]
     return call
 
@@ -140,9 +144,13 @@ class Disk:
     def write_out(self, fd: int, *, wait: bool) -> None:
         """Has the content of a file written, or waits until it is; that alone is not durable."""
         call = _sync_file_range()
-        if call(fd, 0, 0, WRITE_AND_WAIT if wait else WRITE) < 0:
-            number = _ctypes().get_errno()
+        if call is not None and call(fd, 0, 0, WRITE_AND_WAIT if wait else WRITE) == 0:
+            return
+        number = _ctypes().get_errno() if call is not None else errno.ENOSYS
+        if number not in NOT_HERE:
             raise OSError(number, os.strerror(number))
+        if wait:
+            self.fsync(fd)
 
     def keeps_order(self, path: str) -> bool:
         """Whether, where a directory lies, names that were given first, and content written out
@@ -156,8 +164,6 @@ class Disk:
         except OSError:
             return False
         name = os.path.basename(block)
-        if not hasattr(_libc(), "sync_file_range"):
-            return False
         try:
             options = self.read_file(f"/proc/fs/ext4/{name}/options").split()
         except OSError:
@@ -279,7 +285,7 @@ class Disk:
                 self.unlink_all([(top, os.fsencode(name)) for name in there])
                 self.fsync(top)
 
-    def write(self, fd: int, data: bytes | bytearray | memoryview) -> None:
+    def write(self, fd: int, data: bytes | bytearray) -> None:
         """In pieces: for more at once a kernel may look long for one huge page."""
         view = memoryview(data)
         while view:

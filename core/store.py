@@ -24,7 +24,7 @@ from .errors import Busy, Damaged, NoStore, TurnmarkError
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
 from .order import Order
-from .packs import HINT, TEMPORARY, Pack, PackWriter, Part, wake_workers
+from .packs import HINT, TEMPORARY, Pack, PackWriter, wake_workers
 from .refs import Ready, RefStore
 from .spares import Spares
 from .whereabouts import Whereabouts
@@ -579,7 +579,7 @@ class Writer:
         self.objects = 0
         self.size = 0
         self._pack: PackWriter | None = None
-        self._finished: dict[str, list[Part]] = {}
+        self._finished: dict[str, list[bytes]] = {}
         """The paths of packs, and what was written to them."""
         self._written: set[Oid] = set()
         self._ready: list[Ready] = []

@@ -16,7 +16,7 @@ from core.consolidate import SIDE_FILES, consolidate, copy_entries, needed, rebu
 from core.disk import REAL, Disk
 from core.errors import Busy, Damaged
 from core.history import MarkSpec
-from core.model import Oid
+from core.model import Oid, RelPath
 from core.objects import hash_object, parse_headers
 from core.packs import (
     OFS_DELTA,
@@ -128,6 +128,33 @@ def test_trees_stored_in_haste_are_compressed_by_and_by(tmp_path):
     assert everything(bench.store).items() >= before.items()
     assert pack.size() < held * 0.7
     fsck(bench.store.base)
+
+
+def test_what_a_turn_stored_in_haste_is_compressed_when_nobody_waits(tmp_path):
+    bench = Bench(tmp_path)
+    words = {f"large{n}": f"{n} and the same again\n" * 60_000 for n in range(2)}
+    build(bench.path, dict.fromkeys(words, "small") | {"bytes": "x"})
+    bench.point()
+    build(bench.path, words)
+    (bench.path / "bytes").write_bytes(os.urandom(1_500_000))
+    paths = [RelPath(os.fsencode(name)) for name in (*words, "bytes")]
+    bench.recorder.take(paths, MarkSpec("manual"))
+    before, held = everything(bench.store), sum(pack.size() for pack in bench.store.packs())
+    assert held > 4_000_000
+    consolidate(bench.store)
+    (pack,) = bench.store.packs()
+    assert everything(bench.store).items() >= before.items()
+    assert 1_500_000 < pack.size() < 1_600_000
+    fsck(bench.store.base)
+
+
+def test_only_where_somebody_waits_for_it_is_anything_stored_in_haste(tmp_path):
+    bench = Bench(tmp_path)
+    build(bench.path, {"large": "words and words\n" * 100_000})
+    bench.point()
+    build(bench.path, {"large": "other words, other words\n" * 100_000})
+    bench.recorder.take([RelPath(b"large")], sync=False)
+    assert sum(pack.size() for pack in bench.store.packs()) < 100_000
 
 
 def test_a_wrong_tree_stored_in_haste_keeps_no_other_from_being_consolidated(tmp_path):

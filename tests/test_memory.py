@@ -34,6 +34,32 @@ def test_what_was_freed_is_not_held() -> None:
     assert held("give back") < 5 < 15 < held()
 
 
+READY = """
+import resource
+from watcher.memory import have_some_ready, keep_some
+keep_some()
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    file = b"x" * 3_500_000
+    parts = [file[at : at + (1 << 20)] for at in range(0, len(file), 1 << 20)]
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    del file, parts
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="NOT TESTED: no mallopt here")
+def test_memory_for_a_large_file_is_there_when_it_is_needed() -> None:
+    """Without it such a file takes 1,700 page faults."""
+    done = subprocess.run(
+        [sys.executable, "-c", READY],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert max(map(int, done.stdout.split())) < 100
+
+
 def held(*words: str) -> float:
     here = Path(__file__).parent.parent
     line = [sys.executable, "-c", "import sys" + FREED, *words]

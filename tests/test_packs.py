@@ -416,6 +416,62 @@ def test_two_threads_adding_lose_nothing(tmp_path: Path) -> None:
     assert content(pack) == parts[0] | parts[1]
 
 
+# In haste
+
+LETTERS = b"some words that shrink well, again and again\n"
+
+
+def in_haste(directory: Path, *contents: bytes) -> tuple[Pack, Objects]:
+    objects = blobs(*contents)
+    writer = PackWriter(REAL, str(directory), in_haste=True)
+    for oid, (kind, data) in objects.items():
+        writer.add(kind, oid, data)
+    return Pack(REAL, writer.finish(REAL.sync_all)), objects
+
+
+def test_beside_a_large_file_in_haste_nothing_is_compressed(tmp_path: Path) -> None:
+    pack, objects = in_haste(tmp_path, b"first" * 3_000, LETTERS * 50_000, LETTERS * 1_000)
+    pack.check()
+    assert content(pack) == objects
+    held = sum(len(data) for _, data in objects.values())
+    assert held < pack.size() < held + 3_000
+    git("index-pack", "--verify", pack.path + ".pack", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (1 << 20,),
+        ((1 << 20) - 1, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 5),
+        (4_190_000, 3, 2_000_000),
+        ((1 << 22) + 1, 1 << 21),
+        (3_000_000, 1_200_000, 70_000, 70_000),
+    ],
+)
+def test_whatever_comes_in_haste_is_read_back(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    rng = random.Random(repr(sizes))
+    contents = [rng.randbytes(50) + (LETTERS * (1 + size // 44))[: size - 50] for size in sizes]
+    pack, objects = in_haste(tmp_path, *contents)
+    pack.check()
+    assert content(pack) == objects
+    git("index-pack", "--verify", pack.path + ".pack", cwd=tmp_path)
+
+
+def test_a_byte_that_changes_after_it_was_written_ahead_is_found(tmp_path: Path) -> None:
+    class Forgetful(Disk):
+        def write_some(self, fd: int, data: bytes | memoryview) -> int:
+            if len(data) >= 1 << 20:
+                data = b"?" + bytes(data[1:])
+            return super().write_some(fd, data)
+
+    data = LETTERS * 50_000
+    writer = PackWriter(Forgetful(), str(tmp_path), in_haste=True)
+    writer.add("blob", hash_object("blob", data), data)
+    pack = Pack(REAL, writer.finish(REAL.sync_all))
+    with pytest.raises(Damaged):
+        pack.check(writer.written)
+
+
 # Splitting
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from contextlib import suppress
@@ -294,3 +295,33 @@ def test_what_need_not_be_durable_is_whole_or_not_there_after_a_power_cut(tmp_pa
     assert len(named) == 4
     before = [sum(line.startswith("sync") for line in disk.log[:n]) for n in named]
     assert before == [4, 4, 4, 4]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, None])
+def test_what_cannot_be_written_out_here_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None
+) -> None:
+    def refused(fd: int, start: int, size: int, flags: int) -> int:
+        ctypes.set_errno(number or 0)
+        return -1
+
+    monkeypatch.setattr("core.disk._sync_file_range", lambda: refused if number else None)
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    with Disk().opened(str(tmp_path / "a"), os.O_RDWR | os.O_CREAT) as fd:
+        Disk().write_out(fd, wait=False)
+        assert not synced
+        Disk().write_out(fd, wait=True)
+        assert synced == [fd]
+
+
+def test_what_cannot_be_written_out_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(fd: int, start: int, size: int, flags: int) -> int:
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+    monkeypatch.setattr("core.disk._sync_file_range", lambda: broken)
+    with pytest.raises(OSError, match="Input/output"):
+        Disk().write_out(0, wait=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core import turns
+from core.begun import Begun
 from core.errors import TurnmarkError
 from core.history import MarkSpec
 from core.refs import ref_name
@@ -38,6 +39,18 @@ def marks(bench):
 
 def write(bench, text):
     (bench.path / "a").write_text(text)
+
+
+def test_what_is_known_of_turns_as_they_come_is_what_the_whole_history_says(bench):
+    for word in ("begin a", "begin b", "end a", "begin b", "begin c", "end c", "begin a", "end b"):
+        what, session = word.split()
+        {"begin": begin, "end": end}[what](bench, session)
+        known, anew = bench.recorder.begun(), Begun(bench.history().marks())
+        for one in "abcd":
+            assert known.next(one) == anew.next(one)
+            assert (known.running(one) or 0) == (anew.running(one) or 0)
+        assert known.open() == anew.open()
+    assert [(m.session, m.turn) for m in known.open()] == [("a", 2)]
 
 
 def test_a_turn_has_a_begin_and_an_end_on_its_states(bench):

@@ -1,8 +1,8 @@
 """What the C library does with freed memory, where it is glibc.
 
-By default it gives a file's worth back at once, and to ask for it again takes longer than to hash
-the file (a turn with one of 3 MB: 11 ms instead of 8.5); and it keeps small pieces for good, in an
-arena for each thread (20 MB after 20,000 turns).
+By default it gives that of a large file back at once, and to ask for it again takes longer than to
+hash the file; and it keeps what is small for good, in an arena for each thread (20 MB after 20,000
+turns).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 KEPT_BYTES = 1 << 24
-TOUCHED_BYTES = 1 << 23
+READY_BYTES = 1 << 23
+"""A file of four megabytes, and what is made of it."""
 
 
 @cache
@@ -23,24 +24,20 @@ def _known(name: str) -> Any:
 
 
 def keep_some() -> None:
-    """For a process that is to answer quickly; before it has threads."""
+    """For a process that is to answer quickly; before it has threads, which then share it all."""
     if (mallopt := _known("mallopt")) is not None:
-        for what, much in (
-            (ARENA_MAX, 2),
-            (MMAP_THRESHOLD, KEPT_BYTES),
-            (TRIM_THRESHOLD, KEPT_BYTES),
-        ):
-            mallopt(what, much)
-        _touch()
+        mallopt(ARENA_MAX, 1)
+        mallopt(MMAP_THRESHOLD, KEPT_BYTES)
+        mallopt(TRIM_THRESHOLD, KEPT_BYTES)
+    have_some_ready()
+
+
+def have_some_ready() -> None:
+    """Written to and freed, so that it is there when somebody waits."""
+    bytes(b"\1" * READY_BYTES)
 
 
 def give_back() -> None:
     """Takes milliseconds, in which other threads wait for memory."""
     if (trim := _known("malloc_trim")) is not None:
         trim(0)
-        _touch()
-
-
-def _touch() -> None:
-    """Lets what is kept be there before it is needed."""
-    b"\1" * TOUCHED_BYTES

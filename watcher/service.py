@@ -33,7 +33,7 @@ from .context import Context
 from .deaths import Deaths
 from .hooks import Hooks
 from .joint import borrowed, go_back_together
-from .memory import give_back, keep_some
+from .memory import give_back, have_some_ready, keep_some
 from .protocol import PARAMS, VERSIONS, ProtocolError
 from .server import Connection, Server, UnknownMethod
 from .sessions import Sessions
@@ -182,6 +182,7 @@ class Service:
         if self.upkeep.has_ended():
             self.watching.freshen()
             give_back()
+            have_some_ready()
         if word == "reload":
             self.notifier.say(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
             self.load()
