@@ -25,6 +25,7 @@ from .chart import chart
 from .contenders import Wrong
 from .measure import Result, settle_with
 from .report import compared, read_run, side, side_head, single, single_head
+from .rows_journal import NotHere, journal
 from .rows_keep import copies, kept, listing, rolled_back
 from .rows_kept import kept_beside
 from .rows_revert import previewed, reverted
@@ -55,6 +56,7 @@ ROWS: dict[str, Row] = {
     "revert": reverted,
     "preview": previewed,
     "limits": limits,
+    "journal": journal,
     "memory": memory,
     "list": listing,
     "history": history,
@@ -178,6 +180,8 @@ class Run:
         try:
             for found in rows(self.bench):
                 each(found)
+        except NotHere as lack:
+            _say(f"NOT RUN: {name}: {lack}")
         except (Wrong, TurnmarkError, Failed) as error:
             self.wrong.append(f"{name}: {error}")
             _say(f"WRONG {self.wrong[-1]}")

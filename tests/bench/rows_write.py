@@ -132,11 +132,11 @@ def limits(bench: Bench) -> Iterator[Result]:
     )
     remove(fresh.pair)
     yield found.costs(f"first snapshot, {files:,}, against plain writing", None, "limit")
-    yield _one_against_limit(bench, target)
+    yield one_against_limit(bench, target, "1 changed in {:,}")
     os.unlink(target)
 
 
-def _one_against_limit(bench: Bench, target: str) -> Result:
+def one_against_limit(bench: Bench, target: str, what: str) -> Result:
     files = bench.scale.large
     edits, (ours, _) = bench.edits(files), bench.pair(files)
     found = Times([], [])
@@ -145,4 +145,4 @@ def _one_against_limit(bench: Bench, target: str) -> Result:
         ours.make_ready()
         found.other.append(seconds(partial(write_plainly, edits.root, path, target)))
         found.ours.append(seconds(partial(ours.take, path)))
-    return found.costs(f"1 changed in {files:,}, against plain writing", 3, "limit")
+    return found.costs(f"{what.format(files)}, against plain writing", 3, "limit")
