@@ -183,7 +183,7 @@ def check_pack(disk: Disk, path: str) -> None:
 
 
 def copy_entries(out: PackWriter, pack: Pack, wanted: Container[Oid] | None = None) -> None:
-    """Appends a pack's entries without inflating them; the base of a delta comes with it."""
+    """Appends a pack's entries, most without inflating them; the base of a delta comes with it."""
     source = Source(pack)
     for oid in source.spans:
         if oid in out or (wanted is not None and oid not in wanted):

@@ -57,6 +57,11 @@ def stored(data: bytes) -> list[bytes | memoryview]:
     return [*parts, _check(data).to_bytes(4, "big")]
 
 
+def stored_more(size: int) -> int:
+    """So many bytes at most are added to what is stored as it is."""
+    return 5 * (size // ONE_BLOCK + 1) + 6
+
+
 def _block(size: int, *, last: bool) -> bytes:
     """What stands before bytes that are stored as they are."""
     return struct.pack("<BHH", last, size, size ^ ONE_BLOCK)

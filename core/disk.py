@@ -26,7 +26,8 @@ Act = Callable[[], object]
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 WRITE, WRITE_AND_WAIT = 2, 7
 IN_ORDER = frozenset({b"data=ordered", b"barrier"})
-"""What a mounted ext4 says of itself if it has a journal and a disk that is told to flush."""
+"""What a mounted ext4 says of itself if it has a journal and a disk that is told to flush; the
+journal must be on that disk, as the inode that it then is."""
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 CHUNK = 1 << 20
 HALF_WRITTEN = re.compile(r"\.[0-9]+\.[0-9]+\.new$")
@@ -152,23 +153,25 @@ class Disk:
         if wait:
             self.fsync(fd)
 
-    def keeps_order(self, path: str) -> bool:
-        """Whether, where a directory lies, names that were given first, and content written out
-        before them, are durable when any directory is synced that was given a name later.
+    def keeps_order(self, paths: Iterable[str]) -> bool:
+        """Whether, where all these directories lie, names that were given first, and content that
+        was written out before them, are durable when one is synced that was given a name later.
 
         So it is with the journal of ext4 or xfs, of which every sync commits all until then.
         """
         try:
-            device = os.stat(path).st_dev
+            device, *others = {os.stat(path).st_dev for path in paths}
             block = os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
         except OSError:
+            return False
+        if others:
             return False
         name = os.path.basename(block)
         try:
             options = self.read_file(f"/proc/fs/ext4/{name}/options").split()
         except OSError:
             return os.path.isdir(f"/sys/fs/xfs/{name}/log")
-        return IN_ORDER.issubset(options)
+        return IN_ORDER.issubset(options) and os.path.isdir(f"/proc/fs/jbd2/{name}-8")
 
     def sync_fs(self, fd: int) -> None:
         """Syncs the whole file system that a descriptor lies on: one call for many files."""

@@ -6,7 +6,7 @@ first that it has; later imports go on where the last one ended, until it has sn
 Imported points are pinned: most are older than a prune keeps, and would be gone the next day.
 
 Order for one workspace, and what is true if the process dies after each step: 1. all objects are
-in packs, synced, unreferenced; 2. its register says where it lies; 3. references, oldest first: a
+in packs, in place, unreferenced; 2. its register says where it lies; 3. references, oldest first: a
 second import begins after the last one that is there.
 """
 
@@ -308,7 +308,7 @@ class Import:
         self.store.disk.replace(path, json.dumps(doc).encode() + b"\n")
 
     def _publish(self, points: list[tuple[Snapshot, Mark]]) -> None:
-        """One sync for all: what they reach is durable, and nothing is acknowledged before it."""
+        """One sync for all, and for what they reach; nothing is acknowledged before it."""
         history, refs = History(self.store, self.root.id), self.store.refs
         made = set(history.snapshot_ids.values())
         for snapshot, mark in points:

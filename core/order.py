@@ -1,4 +1,4 @@
-"""Contents before names, names before later names: what that order takes on one file system.
+"""Contents before names, names before later names: what that order takes where a store lies.
 
 Where a journal keeps the order, one sync at the end makes all of it durable; elsewhere each step is
 synced before the next. Knows files and directories, not what they are.
@@ -13,15 +13,15 @@ from .disk import Disk
 
 
 class Order:
-    """Owns the knowledge whether the file system of one directory keeps the order by itself."""
+    """Owns the knowledge whether one file system holds some directories and keeps the order."""
 
-    def __init__(self, disk: Disk, base: str) -> None:
+    def __init__(self, disk: Disk, *places: str) -> None:
         self.disk = disk
-        self.base = base
+        self.places = places
 
     @cached_property
     def is_kept(self) -> bool:
-        return self.disk.keeps_order(self.base)
+        return self.disk.keeps_order(self.places)
 
     def contents(self, fds: Sequence[int]) -> None:
         """Whatever is named from now on: these are whole by then."""

@@ -1,4 +1,4 @@
-"""One git pack and its index: written durably, and read back with every byte checked.
+"""One git pack and its index: written, and read back with every byte checked.
 
 Knows one directory of packs; not refs, locks, or which objects deserve to live.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from .deflate import FAST, crc32, deflate, deflate_halves, store, stored
+from .deflate import FAST, crc32, deflate, deflate_halves, store, stored, stored_more
 from .disk import CHUNK, Disk
 from .errors import Damaged
 from .model import Oid
@@ -41,13 +41,13 @@ _NUMBER = struct.Struct(">I").unpack_from
 BATCH_BYTES = 1 << 18
 BATCHES_AHEAD = 6
 LARGE_BYTES = 1 << 20
-"""An object above it is worth two threads of its own: it is what an agent would wait for."""
+"""An object above it is worth two threads of its own, or in haste none: see `_is_urgent`."""
 WORKERS = 2
 BEHIND_ABOVE = 0 if not FAST else 1 << 15
 """Mean size of the objects of a batch that are worth handing to a thread: with isal small ones are
 done before the fight for the GIL is (1,000 changed files: 140 ms of CPU here, 200 ms there)."""
 HELD_BYTES = 1 << 22
-"""A pack that is smaller is written in one piece, and need not be read for its own check sum."""
+"""A pack that is smaller is held until it is written, and need not be read for its check sum."""
 FIRST_READ = 4096
 AROUND = 4 * FIRST_READ
 DELTA_SIZES = 20
@@ -292,7 +292,7 @@ class PackWriter:
     def _is_urgent(self, size: int) -> bool:
         """Of a large file for which somebody waits: to compress it would take as long as all else;
         and then what is small is not worth it either."""
-        large = LARGE_BYTES <= size < HELD_BYTES - self.size - SLACK
+        large = LARGE_BYTES <= size < HELD_BYTES - self.size - stored_more(size) - SLACK
         return large and self._in_haste and not self._flushed
 
     def _store_ahead(self, kind: Kind, oid: Oid, data: bytes) -> None:

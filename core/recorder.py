@@ -5,13 +5,16 @@ Order of one snapshot, and what is true if the process dies after each step:
 2. pack and index synced, renamed, directory synced, read back: unreferenced objects, to be swept;
 3. the snapshot's reference: it exists; a mark that was asked for does not, and has no answer;
 4. the mark's reference, then both names synced: all done (before that, a power cut may leave either
-   name alone: nobody had an answer, and both name only what is durable);
+   name alone: nobody had an answer, and both name only what is durable by then);
+   where a journal keeps the order (`order`), this is the one sync, and step 2 is durable with it:
+   a power cut leaves the first steps, never a later one without those before;
 5. the records of what was seen are saved, once nobody waits: before that the next look is longer.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,6 +43,7 @@ from .model import (
     Snapshot,
 )
 from .objects import Kind, Sink, encode_tree, hash_object
+from .refs import ref_name
 from .roots import Root, place_of
 from .rules import RuleSet
 from .scan import Changes, Look
@@ -100,6 +104,8 @@ class Recorder:
         self.seq = 0
         self._marks: list[Mark] | None = None
         self._begun: Begun | None = None
+        self._vouched = False
+        """Whether what is newest is known to be durable; who made it may have been killed."""
         self.last_mark: Oid | None = None
         self.last_snapshot: Oid | None = None
         self.always: set[RelPath] = set()
@@ -123,6 +129,7 @@ class Recorder:
         self.last = history.newest()
         self.seq = history.last_seq()
         self._marks = self._begun = None
+        self._vouched = False
         self.last_mark = history.mark_ids.get(max(history.mark_ids, default=0))
         self.last_snapshot = history.snapshot_ids.get(max(history.snapshot_ids, default=0))
 
@@ -139,7 +146,7 @@ class Recorder:
 
         With always_mark off, a mark is left out where neither the tree nor the newest mark moved.
         """
-        haste = sync and paths is not None
+        haste = sync and mark is not None and paths is not None
         with self.store.writing(in_haste=haste) as writer, self._beneath() as beneath:
             proved_at = self._check_base(full=paths is None)
             look = self._look(beneath, writer, paths)
@@ -400,16 +407,35 @@ class Recorder:
             if snapshot is not None:
                 self._register()
             writer.publish(sync=sync)
+            if refs:
+                self._vouched = sync
+            elif sync and not self._vouched:
+                self._sync_names()
+                self._vouched = True
         except OSError as error:
             raise explain(error, "write to the store", self.store.base) from error
         if snapshot is not None:
             self.last_snapshot = snapshot.id
         if mark is not None:
-            self.last_mark = mark.id
-            if self._marks is not None:
-                self._marks.append(mark)
-            if self._begun is not None:
-                self._begun.note(mark)
+            self._enter(mark)
+
+    def _enter(self, mark: Mark) -> None:
+        self.last_mark = mark.id
+        if self._marks is not None:
+            self._marks.append(mark)
+        if self._begun is not None:
+            self._begun.note(mark)
+
+    def vouch(self) -> None:
+        """Makes durable what is newest, for an answer that names nothing new."""
+        with self.store.writing() as writer:
+            self._publish(writer, None, None, sync=True)
+
+    def _sync_names(self) -> None:
+        base, disk = self.store.base, self.store.disk
+        named = [os.path.dirname(ref_name(self.root.id, kind, 0)) for kind in ("s", "m")]
+        places = [f"{base}/{place}" for place in ("objects/pack", *named)]
+        disk.sync_dirs([place for place in places if disk.exists(place)])
 
     def _register(self) -> None:
         """Notes where the workspace lies, once; the parent's identity tells a deleted directory

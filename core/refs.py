@@ -144,7 +144,7 @@ class RefStore:
 
         Together: each by itself would have to wait for the file system's journal once more. Whoever
         is killed has made the first ones; after a power cut there may be any, as none is vouched
-        for yet, and each names only what is durable already.
+        for yet, and each names only what is durable by then.
         """
         for one in fresh:
             self._make_dirs(os.path.dirname(one.name), sync)

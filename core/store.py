@@ -76,7 +76,8 @@ class Store:
     def __init__(self, base: str, disk: Disk = REAL) -> None:
         self.base = base
         self.disk = disk
-        self.order = Order(disk, base)
+        places = ("", "/objects/pack", "/refs/turnmark", "/turnmark/tmp")
+        self.order = Order(disk, *(base + place for place in places))
         self.refs = RefStore(disk, base, self.order)
         self.spares = Spares(disk, f"{base}/objects/pack/{TEMPORARY}")
         self.readable_only = ""
@@ -206,7 +207,7 @@ class Store:
     def writing(self, wait: float = WAIT, *, in_haste: bool = False) -> Iterator[Writer]:
         """Held from the first look for known objects until the reference is made.
 
-        In haste, where somebody waits for a few changes, room matters less than time.
+        In haste, where somebody waits for the point of a turn, room matters less than time.
         """
         self._refuse_readable_only()
         with (
@@ -630,10 +631,11 @@ class Writer:
         self._pack = None
 
     def settle(self, *, sync: bool, refs: Iterable[tuple[str, Oid]] = ()) -> Stored:
-        """Syncs what was added and reads it back; only then may a reference be made.
+        """Puts what was added in place, in order, and reads it back; only then may a reference be
+        made.
 
         The references that are to be published then are written already, but for their names.
-        Without `sync` the directories are not: a power cut may take the last changes away, whole.
+        Without `sync` no directory is synced: a power cut may take the last changes away, whole.
         """
         for name, oid in refs:
             self._ready.append(self._open.enter_context(self.store.refs.ready(name, oid)))
@@ -653,7 +655,8 @@ class Writer:
         return stored
 
     def _remember_unsynced(self, *, sync: bool) -> None:
-        """A durable answer also vouches for what an earlier change wrote without syncing."""
+        """A durable answer also vouches for what an earlier change wrote without syncing; where the
+        order is kept, its own sync does."""
         disk, marker = self.store.disk, f"{self.store.base}/turnmark/unsynced"
         if not sync:
             if not (self.store.order.is_kept or disk.exists(marker)):

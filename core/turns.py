@@ -101,5 +101,7 @@ def _extra(**numbers: int | None) -> dict[str, object]:
 
 
 def _again(recorder: Recorder, mark: Mark, sync: bool) -> Taken:
+    if sync:
+        recorder.vouch()
     snapshot = read_snapshot(recorder.store, mark.snapshot)
     return Taken(snapshot, mark, changed=0, fresh=False, durable=sync)

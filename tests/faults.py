@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from core.disk import Disk
@@ -48,8 +48,8 @@ class FaultyDisk(Disk):
             self.struck = True
         self.strike(verb)
 
-    def keeps_order(self, path: str) -> bool:
-        return super().keeps_order(path) if self.in_order is None else self.in_order
+    def keeps_order(self, paths: Iterable[str]) -> bool:
+        return super().keeps_order(paths) if self.in_order is None else self.in_order
 
     def open(self, name: Any, flags: int, mode: int = 0o600, at: int | None = None) -> int:
         if flags & os.O_CREAT:

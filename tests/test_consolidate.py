@@ -148,12 +148,14 @@ def test_what_a_turn_stored_in_haste_is_compressed_when_nobody_waits(tmp_path):
     fsck(bench.store.base)
 
 
-def test_only_where_somebody_waits_for_it_is_anything_stored_in_haste(tmp_path):
+@pytest.mark.parametrize("sync", [False, True])
+def test_only_where_somebody_waits_for_it_is_anything_stored_in_haste(tmp_path, sync):
+    """Nobody waits for a burst, even where it is durable."""
     bench = Bench(tmp_path)
     build(bench.path, {"large": "words and words\n" * 100_000})
     bench.point()
     build(bench.path, {"large": "other words, other words\n" * 100_000})
-    bench.recorder.take([RelPath(b"large")], sync=False)
+    bench.recorder.take([RelPath(b"large")], sync=sync)
     assert sum(pack.size() for pack in bench.store.packs()) < 100_000
 
 
