@@ -8,8 +8,8 @@ Order of a sweep, and what is true if the process dies after each step:
    read back: they are there twice, a later sweep or consolidation removes one of them;
 3. exclusive lock, for which every writer has made its reference: references are listed again, and
    what they reach since is copied too; only now the generation moves, and old packs are hidden and
-   then unlinked (see `consolidate`). Whatever a reference reaches is in a pack that was put in place
-   in order (see `order`) and read back.
+   then unlinked (see `consolidate`). Whatever a reference reaches is in a pack that was put in
+   place in order (see `order`) and read back.
 Where a reachable commit, tree or tag cannot be read, what lies below it is unknown: then nothing is
 dropped at all, until `verify.repair` has named what is lost. A pack that fails its check stays.
 """
