@@ -164,6 +164,13 @@ def test_a_mark_is_a_point_whether_anything_changed_or_not(ask):
     assert (newest["id"], newest["kind"]) == (answer["id"], "manual")
 
 
+def test_a_label_in_the_place_of_a_directory_is_told_where_it_goes(turnmark, work):
+    said = turnmark("mark", "before it")
+    assert said.code == 65
+    assert "`turnmark mark -m 'before it'`" in said.err
+    assert "is no directory" not in turnmark("mark", str(work)).err
+
+
 def test_pin_and_unpin(ask, work):
     ask("mark", "-m", "one")
     (work / "a").write_text("2\n")

@@ -194,6 +194,18 @@ def test_paths_are_relative_to_the_current_directory(turnmark, work, monkeypatch
     assert said("history", "a")["path"] == "d/a"
 
 
+def test_a_path_where_a_point_belongs_is_told_where_it_goes(turnmark, work):
+    build(work, {"a": "1"})
+    turnmark("snapshot")
+    assert "`turnmark diff -- a`" in turnmark("diff", "a").err
+    assert "`turnmark diff -- a`" in turnmark("diff", "@", "a").err
+    assert "`turnmark list`" in turnmark("diff", "b").err
+    said = turnmark("cat", "a")
+    assert (said.code, said.out) == (65, "")
+    assert "`turnmark cat @ a`" in said.err
+    assert turnmark("cat", "@", "a").out == "1"
+
+
 def test_another_directory_can_be_named(turnmark, work, tmp_path, monkeypatch, said):
     build(work, {"a": "1"})
     turnmark("snapshot")

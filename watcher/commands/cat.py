@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shlex
 import sys
 from dataclasses import dataclass
 
@@ -27,11 +28,14 @@ from ..words import MEANING, named, octal
 
 @click.command(epilog="A directory lists its names; of a link its target is printed.")
 @click.argument("point")
-@click.argument("path")
+@click.argument("path", metavar="PATH", required=False)
 @dir_option
 @pass_context
-def command(context: Context, point: str, path: str, directory: str | None) -> None:
+def command(context: Context, point: str, path: str | None, directory: str | None) -> None:
     """Print the file PATH as it was at POINT."""
+    if path is None:
+        newest = shlex.join(["turnmark", "cat", "@", point])
+        raise BadInput("A point and a path are needed.", f"At the newest point: `{newest}`.")
     view = open_view(context, directory)
     target = view.resolve(point)
     state = view.state(target.snapshot)

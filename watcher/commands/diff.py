@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -13,6 +15,7 @@ from core.model import Oid, RelPath, is_within, show_path
 from core.patch import quoted, render
 from core.plan import State
 from core.renames import FileChange
+from core.timeline import Target
 from core.versions import gap_at
 
 from ..access import rel_path
@@ -107,13 +110,24 @@ def _sides(
     if not points and not view.points:
         say_damage(view.context, view.timeline.damage)
         raise BadInput("There is no point yet to compare with.", "`turnmark snapshot` makes one.")
-    first = view.resolve(points[0] if points else "@")
+    first = _resolve(view, points[0] if points else "@")
     old = view.state(first.snapshot)
     if len(points) < 2:
         return (first.label, "now"), (old, view.state_now()), (first.snapshot, None)
-    second = view.resolve(points[1])
+    second = _resolve(view, points[1])
     states = old, view.state(second.snapshot)
     return (first.label, second.label), states, (first.snapshot, second.snapshot)
+
+
+def _resolve(view: View, point: str) -> Target:
+    """Whoever names a path is told where it stands."""
+    try:
+        return view.resolve(point)
+    except BadInput as error:
+        if not os.path.lexists(view.context.cwd / point):
+            raise
+        command = shlex.join(["turnmark", "diff", "--", point])
+        raise BadInput(error.message, f"Paths stand behind --: `{command}`.") from error
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+
 import click
 
+from core.errors import BadInput
 from core.turns import label_of
 
 from ..acting import acting
@@ -17,6 +21,11 @@ from ..output import answer
 @pass_context
 def command(context: Context, message: str, directory: str | None) -> None:
     """Set a rollback point of your own in DIR, whether anything changed or not."""
+    if directory and not message and not os.path.lexists(context.cwd / directory):
+        command = shlex.join(["turnmark", "mark", "-m", directory])
+        raise BadInput(
+            f"There is no directory {directory!r}.", f"A label comes with -m: `{command}`."
+        )
     params = {"label": label_of(message)}
     with acting(context, directory, "mark", params, create=True) as (data, people):
         answer(context, data, *people["lines"])
