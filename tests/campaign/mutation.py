@@ -73,7 +73,8 @@ MOMENTS = tests("attacks", "replaced_after or on_no_other or claims or captured 
 CATCHERS: dict[str, tuple[Check, ...]] = {
     "no_directory_sync": (ORDER, POWER),
     "no_file_sync": (ORDER, POWER),
-    "no_writing_out": (POWER, tests("recorder_faults", "journal_keeps")),
+    "no_contents_before_names": (POWER, tests("recorder_faults", "journal_keeps")),
+    "no_vouching": (tests("recorder_faults", "names_nothing_new or killed_has_named"),),
     "no_memory_of_what_is_unsynced": (ORDER,),
     "no_read_back": (LIES,),
     "no_other_writers_kept_out": (tests("store", "busy or waits or exclusive"), CROWD),

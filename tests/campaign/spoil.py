@@ -22,9 +22,11 @@ import core.beneath
 import core.errors
 import core.keeping
 import core.listing
+import core.order
 import core.packs
 import core.plan
 import core.reading
+import core.recorder
 import core.refs
 import core.retention
 import core.rules
@@ -67,9 +69,14 @@ def no_file_sync() -> None:
         put(Disk, verb, nothing)
 
 
-def no_writing_out() -> None:
+def no_contents_before_names() -> None:
     """Names in order, of which a journal knows, but not what is in them."""
-    put(Disk, "write_out", nothing)
+    put(core.order.Order, "contents", nothing)
+
+
+def no_vouching() -> None:
+    """What is newest is not synced where an answer names nothing new."""
+    put(core.recorder.Recorder, "_sync_names", nothing)
 
 
 def no_memory_of_what_is_unsynced() -> None:
