@@ -8,7 +8,7 @@ import stat
 from .beneath import Beneath
 from .disk import GONE
 from .listing import Listing
-from .model import ROOT, RelPath, join, parents
+from .model import ROOT, RelPath
 from .reading import NO_ACCESS, READ
 from .rules import DirRules, RuleSet
 from .worktree import WorkTree
@@ -43,16 +43,17 @@ class InForce:
 
     def of(self, path: RelPath) -> DirRules:
         """Those of a directory that is on record."""
-        if (kept := self._known.get(path)) is not None:
-            return kept
-        known = next((p for p in parents(path) if p in self._known), None)
-        if known is None:
-            known = ROOT
-            self._known[ROOT] = self._of_root(self._recorded(ROOT))
-        for name in path[len(known) :].strip(b"/").split(b"/") if path else ():
-            above, known = known, join(known, name)
-            self._known[known] = self._known[above].child(name, self._recorded(known))
-        return self._known[path]
+        unknown: list[tuple[RelPath, bytes]] = []
+        while (rules := self._known.get(path)) is None and path:
+            head, _, name = path.rpartition(b"/")
+            unknown.append((path, name))
+            path = RelPath(head)
+        if rules is None:
+            rules = self._known[ROOT] = self._of_root(self._recorded(ROOT))
+        while unknown:
+            path, name = unknown.pop()
+            rules = self._known[path] = rules.child(name, self._recorded(path))
+        return rules
 
     def _recorded(self, path: RelPath) -> bytes | None:
         """Opened only where one was seen; a new one is among the paths to look at."""

@@ -52,7 +52,7 @@ from .reading import NO_ACCESS, SWAPPED, NotAFile, is_fresh, read_stable
 from .rules import STAGING_PREFIX, DirRules, RuleSet
 from .scout import Scout
 from .scouting import send_scout
-from .splice import Done, Outcome, Splicer
+from .splice import Outcome, Splicer
 from .worktree import Dir, WorkTree
 
 Changes = dict[RelPath, Dir | None]
@@ -83,10 +83,11 @@ class Frame:
 
 
 class Task(NamedTuple):
-    """What is to be done in a directory: names to look at, and those whose new trees are known."""
+    """What is to be done in a directory: names to look at, and directories that have been."""
 
+    path: RelPath
     names: set[bytes]
-    below: set[bytes]
+    below: dict[bytes, Outcome]
 
 
 class Look:
@@ -561,34 +562,31 @@ class Look:
         False if rules above have changed unseen, or a directory went away after something in it
         was seen: only a full look tells the truth then.
         """
-        done: Done = {}
         pending = Deepest(by_parent)
-        while (path := pending.next()) is not None:
-            task = pending.pop(path)
-            if (spliced := self._splice(path, task, done)) is not None:
-                done[path] = spliced
-                pending.ask_parent(path, look=False)
+        while (task := pending.pop()) is not None:
+            if (spliced := self._splice(task)) is not None:
+                pending.hand_up(spliced)
                 continue
-            frame = self._resume(path)
+            frame = self._resume(task.path)
             if frame is None:
                 if task.below:
                     return False
-                pending.ask_parent(path, look=True)
+                pending.have_looked_at(task.path)
                 continue
             if frame.old is None or frame.rules.fingerprint != frame.old.rules:
                 return False
             try:
-                self._update_names(frame, task, done)
+                self._update_names(frame, task)
             except OSError as error:  # the directory went away while it was looked at
                 if error.errno not in GONE:
                     raise
                 return False
-            done[path] = self._outcome(frame, self._finish(frame))
-            pending.ask_parent(path, look=False)
+            pending.hand_up(self._outcome(frame, self._finish(frame)))
         return True
 
-    def _splice(self, path: RelPath, task: Task, done: Done) -> Outcome | None:
+    def _splice(self, task: Task) -> Outcome | None:
         """A directory in which only files and trees on record have new contents."""
+        path, names, below = task
         old = self.tree.get(path)
         try:
             rules = self._in_force.of(path)
@@ -596,7 +594,7 @@ class Look:
             return None
         if old is None or rules.fingerprint != old.rules:
             return None
-        found = self._splicer.with_contents(path, rules, old, task.names, task.below, done)
+        found = self._splicer.with_contents(path, rules, old, names, below)
         if found is None:
             return None
         self.changed += found.changed
@@ -629,11 +627,11 @@ class Look:
             frame.stats = frame.known_stats[:]
         return frame
 
-    def _update_names(self, frame: Frame, task: Task, done: Done) -> None:
+    def _update_names(self, frame: Frame, task: Task) -> None:
         for name in sorted(task.names):
             self._update_name(frame, name)
-        for name in frame.inside & task.below - task.names:
-            self._take(frame, done[join(frame.path, name)])
+        for name in frame.inside & task.below.keys() - task.names:
+            self._take(frame, task.below[name])
 
     def _update_name(self, frame: Frame, name: bytes) -> None:
         fd = self.beneath.dir(frame.path)
@@ -729,29 +727,36 @@ class Deepest:
     """
 
     def __init__(self, names: dict[RelPath, set[bytes]]) -> None:
-        self._names = names
-        self._below: dict[RelPath, set[bytes]] = {}
-        self._order = sorted(map(_in_tree_order, names))
+        tasks = [Task(path, asked, {}) for path, asked in names.items()]
+        self._tasks = {_in_tree_order(task.path): task for task in tasks}
+        self._order = sorted(self._tasks)
 
-    def next(self) -> RelPath | None:
-        return RelPath(self._order.pop().replace(b"\0", b"/")) if self._order else None
+    def pop(self) -> Task | None:
+        return self._tasks.pop(self._order.pop()) if self._order else None
 
-    def pop(self, path: RelPath) -> Task:
-        return Task(self._names.pop(path), self._below.pop(path, set()))
+    def hand_up(self, outcome: Outcome) -> None:
+        """Has the parent enter what a directory turned out to be."""
+        if outcome.path != ROOT:
+            parent, name = self._parent(outcome.path)
+            parent.below[name] = outcome
 
-    def ask_parent(self, path: RelPath, *, look: bool) -> None:
-        """Has the parent take the new tree of a directory, or look at it by name once more."""
-        if path == ROOT:
-            return
+    def have_looked_at(self, path: RelPath) -> None:
+        """By its parent, as a name."""
+        if path != ROOT:
+            parent, name = self._parent(path)
+            parent.names.add(name)
+
+    def _parent(self, path: RelPath) -> tuple[Task, bytes]:
         head, _, name = path.rpartition(b"/")
-        parent = RelPath(head)
-        if parent not in self._names:
-            self._names[parent] = set()
-            insort(self._order, _in_tree_order(parent))
-        (self._names if look else self._below).setdefault(parent, set()).add(name)
+        place = _in_tree_order(head)
+        task = self._tasks.get(place)
+        if task is None:
+            task = self._tasks[place] = Task(RelPath(head), set(), {})
+            insort(self._order, place)
+        return task, name
 
 
-def _in_tree_order(path: RelPath) -> bytes:
+def _in_tree_order(path: bytes) -> bytes:
     """Sorts a directory before everything in it, and that together."""
     return path.replace(b"/", b"\0")
 

@@ -42,9 +42,6 @@ class Outcome(NamedTuple):
     found: Dir
 
 
-Done = dict[RelPath, Outcome]
-
-
 class Spliced(NamedTuple):
     """The tree and the stats of a directory with new contents, and of how many files."""
 
@@ -79,7 +76,7 @@ class Splicer:
         }
         if not differing:  # then it is its mode that is another
             return None
-        return self.with_contents(path, rules, old, differing, set(), {})
+        return self.with_contents(path, rules, old, differing, {})
 
     def with_contents(
         self,
@@ -87,23 +84,22 @@ class Splicer:
         rules: DirRules,
         old: Dir,
         names: set[bytes],
-        below: set[bytes],
-        done: Done,
+        below: dict[bytes, Outcome],
     ) -> Spliced | None:
         """With those of the named files, and with the new trees of directories."""
         if (len(names) + len(below)) * len(old.raw) > SPLICE_MOST:
             return None
+        raw = _with_trees(old.raw, below) if below else old.raw
+        if raw is None or not names:
+            return Spliced(raw, old.stats, 0) if raw else None
         try:
-            raw = _with_trees(path, old.raw, below, done)
-            return self._with_files(path, rules, old, raw, names) if raw else None
+            return self._with_files(path, rules, old, raw, names)
         except (OSError, NotAFile):
             return None
 
     def _with_files(
         self, path: RelPath, rules: DirRules, old: Dir, raw: bytes, names: set[bytes]
     ) -> Spliced | None:
-        if not names:
-            return Spliced(raw, old.stats, 0)
         fd = self.beneath.dir(path)
         if old.gaps or stat.S_IMODE(self.disk.fstat(fd).st_mode) != old.mode:
             return None
@@ -147,14 +143,13 @@ class Splicer:
         return oid
 
 
-def _with_trees(path: RelPath, raw: bytes, below: set[bytes], done: Done) -> bytes | None:
+def _with_trees(raw: bytes, below: dict[bytes, Outcome]) -> bytes | None:
     """The tree with the new trees of its directories."""
-    for name in below:
-        child = done[join(path, name)]
-        if child.old is None or not child.old.raw or not child.found.raw:
+    for name, (_, old, _, found) in below.items():
+        if old is None or not old.raw or not found.raw:
             return None
-        known = b"40000 %s\0" % name
-        if raw.count(known + child.old.oid) != 1:
+        known = b"40000 %s\0%s" % (name, old.oid)
+        if raw.count(known) != 1:
             return None  # also part of another name, with the same tree
-        raw = raw.replace(known + child.old.oid, known + child.found.oid)
+        raw = raw.replace(known, known[:-20] + found.oid)
     return raw
