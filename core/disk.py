@@ -13,16 +13,16 @@ import re
 import signal
 import stat
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
-from queue import SimpleQueue
 from typing import Any
 
+from .aside import CREW, side_by_side
+from .libc import ctypes, error_number, function
+
 Name = bytes | str
-Act = Callable[[], object]
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 WRITE, WRITE_AND_WAIT = 2, 7
 IN_ORDER = frozenset({b"data=ordered", b"barrier"})
@@ -33,7 +33,6 @@ CHUNK = 1 << 20
 HALF_WRITTEN = re.compile(r"\.[0-9]+\.[0-9]+\.new$")
 """What `replace` writes first."""
 LOCK_FIRST, LOCK_STEP = 0.0003, 0.005
-HELPERS = 4
 ALONE_BELOW = 64
 """So few names are gone before helpers would have begun."""
 NO_ATIME = getattr(os, "O_NOATIME", 0)
@@ -45,77 +44,11 @@ GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 @cache
-def _ctypes() -> Any:
-    """Imported when first needed: most commands never rename in these ways."""
-    import ctypes
-
-    return ctypes
-
-
-@cache
-def _libc() -> Any:
-    return _ctypes().CDLL(None, use_errno=True)
-
-
-@cache
 def _sync_file_range() -> Any:
-    call, wide = getattr(_libc(), "sync_file_range", None), _ctypes().c_int64
-    if call is None:
-        return None
-    call.argtypes = [_ctypes().c_int, wide, wide, _ctypes().c_uint]
+    call, wide = function("sync_file_range"), ctypes().c_int64
+    if call is not None:
+        call.argtypes = [ctypes().c_int, wide, wide, ctypes().c_uint]
     return call
-
-
-class _Helpers:
-    """Owns threads for calls that wait side by side. What is synced at the same time, a journal
-    writes at once (four files, their names and a busy disk: 3 ms instead of 8); and two that
-    unlink are three times as fast as one."""
-
-    def __init__(self) -> None:
-        self.tasks: SimpleQueue[tuple[Act, SimpleQueue[BaseException | None]]] = SimpleQueue()
-        for _ in range(HELPERS):
-            threading.Thread(target=self._work, name="turnmark-disk", daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            act, done = self.tasks.get()
-            try:
-                act()
-            except BaseException as error:  # noqa: BLE001 - for whoever waits
-                done.put(error)
-            else:
-                done.put(None)
-
-
-@cache
-def _helpers(process: int) -> _Helpers:
-    """Of this process: threads do not come along when it forks."""
-    return _Helpers()
-
-
-def _side_by_side(acts: Sequence[Act]) -> None:
-    """The first by whoever asks, the others by helpers; all have ended when an error is raised."""
-    done: SimpleQueue[BaseException | None] = SimpleQueue()
-    errors: list[BaseException] = []
-    for act in acts[1:]:
-        _helpers(os.getpid()).tasks.put((act, done))
-    try:
-        for act in acts[:1]:
-            act()
-    except BaseException as error:  # noqa: BLE001 - raised below
-        errors.append(error)
-    left = len(acts[1:])
-    while left:
-        try:
-            found = done.get()
-        except BaseException as stop:  # noqa: BLE001 - they go on with what would be closed
-            errors.append(stop)
-            continue
-        left -= 1
-        if found is not None:
-            errors.append(found)
-    if errors:
-        raise errors[0]
 
 
 class Disk:
@@ -147,7 +80,7 @@ class Disk:
         call = _sync_file_range()
         if call is not None and call(fd, 0, 0, WRITE_AND_WAIT if wait else WRITE) == 0:
             return
-        number = _ctypes().get_errno() if call is not None else errno.ENOSYS
+        number = error_number() if call is not None else errno.ENOSYS
         if number not in NOT_HERE:
             raise OSError(number, os.strerror(number))
         if wait:
@@ -175,7 +108,7 @@ class Disk:
 
     def sync_fs(self, fd: int) -> None:
         """Syncs the whole file system that a descriptor lies on: one call for many files."""
-        call = getattr(_libc(), "syncfs", None)
+        call = function("syncfs")
         if call is None or call(fd) < 0:
             os.sync()
 
@@ -238,11 +171,11 @@ class Disk:
         self._rename2(old, new, at, to, RENAME_EXCHANGE)
 
     def _rename2(self, old: bytes, new: bytes, at: int, to: int, flags: int) -> None:
-        call = getattr(_libc(), "renameat2", None)
+        call = function("renameat2")
         if call is None:
             raise OSError(errno.ENOSYS, "This system cannot rename without replacing.", new)
         if call(at, old, to, new, flags) < 0:
-            number = _ctypes().get_errno()
+            number = error_number()
             raise OSError(number, os.strerror(number), new)
 
     def chmod(self, fd: int, mode: int) -> None:
@@ -269,12 +202,12 @@ class Disk:
 
     def sync_all(self, fds: Sequence[int]) -> None:
         """Syncs several files, in no order; all have been tried before an error is raised."""
-        _side_by_side([partial(self.fsync, fd) for fd in fds])
+        side_by_side([partial(self.fsync, fd) for fd in fds])
 
     def unlink_all(self, names: Sequence[tuple[int, bytes]]) -> None:
         """Unlinks names of open directories, in no order; some may be left after an error."""
-        parts = 1 if len(names) < ALONE_BELOW else HELPERS
-        _side_by_side([partial(self._unlink_each, names[at::parts]) for at in range(parts)])
+        parts = 1 if len(names) < ALONE_BELOW else CREW
+        side_by_side([partial(self._unlink_each, names[at::parts]) for at in range(parts)])
 
     def _unlink_each(self, names: Sequence[tuple[int, bytes]]) -> None:
         for at, name in names:

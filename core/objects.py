@@ -23,6 +23,9 @@ class Sink(Protocol):
 
     def holds(self, oid: Oid) -> bool: ...
 
+    def blob_id(self, data: bytes) -> Oid:
+        """Of what may be added next."""
+
 
 MODES = {b"%o" % mode: mode for mode in (FILE, EXEC, LINK, TREE)}
 """Old versions of git wrote others as well."""

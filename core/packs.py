@@ -18,6 +18,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from . import aside
 from .deflate import FAST, crc32, deflate, deflate_halves, store, stored, stored_more
 from .disk import CHUNK, Disk
 from .errors import Damaged
@@ -31,17 +32,17 @@ if TYPE_CHECKING:
 Part = bytes | memoryview
 TYPES: dict[Kind, int] = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 KINDS: dict[int, Kind] = {number: kind for kind, number in TYPES.items()}
-EVERY_KIND = frozenset(TYPES)
 OFS_DELTA, REF_DELTA = 6, 7
 HEADER_BYTES, TRAILER_BYTES = 12, 20
 OID_BYTES = 20
+NOT_YET = Oid(b"")
 SLACK = 64
 """So much longer than its content a compressed object seldom is."""
 _NUMBER = struct.Struct(">I").unpack_from
 BATCH_BYTES = 1 << 18
 BATCHES_AHEAD = 6
 LARGE_BYTES = 1 << 20
-"""An object above it is worth two threads of its own, or in haste none: see `_is_urgent`."""
+"""An object above it is worth two threads of its own."""
 WORKERS = 2
 BEHIND_ABOVE = 0 if not FAST else 1 << 15
 """Mean size of the objects of a batch that are worth handing to a thread: with isal small ones are
@@ -199,17 +200,15 @@ def _awake(process: int) -> None:
 def wake_workers() -> None:
     """To start them takes milliseconds, once."""
     _awake(os.getpid())
+    aside.wake()
 
 
 class PackWriter:
     """Owns one unfinished pack; until `finish` nothing of it can be seen, and `drop` undoes it."""
 
-    def __init__(
-        self, disk: Disk, directory: str, spares: Spares | None = None, *, in_haste: bool = False
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, spares: Spares | None = None) -> None:
         self.disk = disk
         self.directory = directory
-        self._in_haste = in_haste
         self._spares = spares or Spares(disk, f"{directory}/{TEMPORARY}")
         self.entries: dict[Oid, Entry] = {}
         self.size = HEADER_BYTES
@@ -218,6 +217,7 @@ class PackWriter:
         """What is not compressed now, but when packs are consolidated: of trees little else than
         ids would be left."""
         self._part, self._fd = self._spares.take()
+        self._trailer: bytes | None = None
         self._idx: Spare | None = None
         self._out: list[Part] = [bytes(HEADER_BYTES)]
         self.written: list[bytes] = []
@@ -240,9 +240,6 @@ class PackWriter:
         with self._adding:
             if oid in self:
                 return
-            if self._is_urgent(len(data)):
-                self._store_ahead(kind, oid, data)
-                return
             self._pending.add(oid)
             if len(data) >= LARGE_BYTES:
                 self._compress_large(kind, oid, data)
@@ -255,6 +252,20 @@ class PackWriter:
             if self._batch_bytes >= BATCH_BYTES:
                 self._compress()
 
+    def put_alone(self, data: bytes) -> None:
+        """One blob and nothing else, as it is; it is on its way to the disk while the digest of the
+        pack is made. What its id is, `name_it` says later."""
+        self._out[0] = _pack_header(1)
+        head = entry_header(TYPES["blob"], len(data))
+        self.copy(NOT_YET, (head, *stored(data)))
+        self._write_held()
+        self.disk.write_out(self._fd, wait=False)
+        self._trailer = self._digest_of_held()
+        self._write_held()
+
+    def name_it(self, oid: Oid) -> None:
+        self.entries = {oid: self.entries[NOT_YET]}
+
     def copy(self, oid: Oid, parts: Iterable[Part]) -> int:
         """Appends an entry whose bytes are already as the pack wants them; returns its offset."""
         crc = 0
@@ -266,15 +277,24 @@ class PackWriter:
         return offset
 
     def finish(self, settle: Callable[[Sequence[int]], None]) -> str:
-        """Puts pack and index in place, once they are settled; syncing the directory is left.
-        Returns the common path."""
-        self._settle()
-        trailer = self._seal()
-        path = f"{self.directory}/pack-{trailer.hex()}"
-        index = encode_index(self.entries, trailer)
+        """Puts pack and index in place, once they are settled."""
+        settle(self.seal())
+        return self.place()
+
+    def seal(self) -> Sequence[int]:
+        """Writes what is left, and the index; returns what is to be settled before it is placed."""
+        if self._trailer is None:
+            self._settle()
+            self._trailer = self._seal()
         self._idx = self._spares.take()
-        self.disk.write(self._idx.fd, index)
-        settle([self._fd, self._idx.fd])
+        self.disk.write(self._idx.fd, encode_index(self.entries, self._trailer))
+        return self._fd, self._idx.fd
+
+    def place(self) -> str:
+        """Gives a sealed pack and its index their names, of which it returns the common path;
+        syncing the directory is left."""
+        assert self._trailer is not None and self._idx is not None
+        path = f"{self.directory}/pack-{self._trailer.hex()}"
         for fd in (self._fd, self._idx.fd):
             self.disk.chmod(fd, 0o400)
         self.disk.rename(self._part, path + ".pack")
@@ -288,20 +308,6 @@ class PackWriter:
         self._close()
         for part in parts:
             self.disk.discard(part)
-
-    def _is_urgent(self, size: int) -> bool:
-        """Of a large file for which somebody waits: to compress it would take as long as all else;
-        and then what is small is not worth it either."""
-        large = LARGE_BYTES <= size < HELD_BYTES - self.size - stored_more(size) - SLACK
-        return large and self._in_haste and not self._flushed
-
-    def _store_ahead(self, kind: Kind, oid: Oid, data: bytes) -> None:
-        """It is on its way to the disk while the rest is looked at."""
-        self._stored = EVERY_KIND
-        self.copy(oid, (entry_header(TYPES[kind], len(data)), *stored(data)))
-        if not self._flushed:
-            self._write_held()
-            self.disk.write_out(self._fd, wait=False)
 
     def _compress(self) -> None:
         batch, size = self._batch, self._batch_bytes
@@ -362,41 +368,68 @@ class PackWriter:
 
     def _seal(self) -> bytes:
         """Writes the header, now that the count is known, and the trailer over everything."""
-        header = b"PACK" + struct.pack(">II", 2, len(self.entries))
+        header = _pack_header(len(self.entries))
         if not self._flushed:
-            return self._seal_in_memory(header)
+            self._out = [b"".join((header, *self._out[1:]))]
+            trailer = self._digest_of_held()
+            self._write_held()
+            return trailer
         self._flush()
-        self._write_header(header)
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        self.disk.write(self._fd, header)
+        os.lseek(self._fd, 0, os.SEEK_END)
         trailer, crc = _sums_of(self.disk, self._fd, self.size)
         if crc != self._crc:
             raise OSError(errno.EIO, "other bytes were read back than were written", self._part)
         self.disk.write(self._fd, trailer)
         return trailer
 
-    def _seal_in_memory(self, header: bytes) -> bytes:
-        if self.written:
-            self._write_header(header)
-            self.written[0] = header + self.written[0][HEADER_BYTES:]
-        else:
-            self._out[0] = header
-        self._out = [b"".join(self._out)]
+    def _digest_of_held(self) -> bytes:
+        """Of all of a pack that is held, which it then ends."""
         digest = hashlib.sha1(usedforsecurity=False)
         for part in (*self.written, *self._out):
             digest.update(part)
         self._out.append(digest.digest())
-        self._write_held()
         return digest.digest()
-
-    def _write_header(self, header: bytes) -> None:
-        os.lseek(self._fd, 0, os.SEEK_SET)
-        self.disk.write(self._fd, header)
-        os.lseek(self._fd, 0, os.SEEK_END)
 
     def _close(self) -> None:
         for fd in (self._fd, self._idx.fd if self._idx else -1):
             if fd >= 0:
                 self.disk.close(fd)
         self._fd, self._idx = -1, None
+
+
+class Alone:
+    """Owns a pack of one blob, which another thread writes while the id of the blob is found out.
+
+    For a large file that somebody waits for: to compress it would take as long as all else.
+    """
+
+    def __init__(self, disk: Disk, directory: str, spares: Spares, data: bytes) -> None:
+        self.data = data
+        self.oid: Oid | None = None
+        """None for as long as nobody wants it stored."""
+        self._pack = PackWriter(disk, directory, spares)
+        self._writing = aside.begin(partial(self._pack.put_alone, data))
+
+    @staticmethod
+    def suits(size: int, others: int) -> bool:
+        """Whether a file is worth it, and memory will hold it beside so many bytes of others."""
+        return LARGE_BYTES <= size < HELD_BYTES - others - stored_more(size) - SLACK
+
+    def written(self, oid: Oid) -> PackWriter:
+        """The pack as it is to be sealed."""
+        self._writing.result()
+        self._pack.name_it(oid)
+        return self._pack
+
+    def drop(self) -> None:
+        self._writing.wait()
+        self._pack.drop()
+
+
+def _pack_header(count: int) -> bytes:
+    return b"PACK" + struct.pack(">II", 2, count)
 
 
 def _gathered(parts: Iterable[Part]) -> Iterator[bytes]:

@@ -88,6 +88,9 @@ class TreesOnly:
     def holds(self, oid: Oid) -> bool:
         return True
 
+    def blob_id(self, data: bytes) -> Oid:
+        return hash_object("blob", data)
+
 
 class Recorder:
     """Owns the records and the next number of one workspace; its lock is held by the caller."""

@@ -331,7 +331,7 @@ class Look:
             self.always.add(join(frame.path, name))
         if found.torn or found.held or may_be_stale(name, found.stat, begun):
             self._doubt_at(frame, at)
-        oid = hash_object("blob", found.data)
+        oid = self.sink.blob_id(found.data)
         if self._is_new(frame, name, oid):
             self.sink.add("blob", found.data, oid)
         self._capture(frame, name, _file_entry(found.stat.st_mode, oid), found.stat.st_mode)

@@ -24,7 +24,7 @@ from .listing import (
     replace_stat,
 )
 from .model import Entry, GapReason, Oid, RelPath, join
-from .objects import Sink, child_in, hash_object
+from .objects import Sink, child_in
 from .reading import NotAFile, read_stable
 from .rules import DirRules, RuleSet
 from .worktree import Dir
@@ -137,7 +137,7 @@ class Splicer:
             self.lister.always.add(join(path, name))
         if found.held or may_be_stale(name, found.stat, begun):
             stats[at + 3] = DOUBT
-        oid = hash_object("blob", found.data)
+        oid = self.sink.blob_id(found.data)
         if oid != entry.oid:
             self.sink.add("blob", found.data, oid)
         return oid

@@ -24,7 +24,7 @@ from .errors import Busy, Damaged, NoStore, TurnmarkError
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
 from .order import Order
-from .packs import HINT, TEMPORARY, Pack, PackWriter, wake_workers
+from .packs import HINT, TEMPORARY, Alone, Pack, PackWriter, wake_workers
 from .refs import Ready, RefStore
 from .spares import Spares
 from .whereabouts import Whereabouts
@@ -32,7 +32,8 @@ from .whereabouts import Whereabouts
 LAYOUT = 1
 PACK_BYTES = 100_000_000
 PACK_OBJECTS = 20_000
-FILES_OF_A_PACK = 2
+FILES_OF_A_TURN = 4
+"""A pack and its index; and those of a large file."""
 REFS_OF_A_TURN = 2
 MANY_PACKS = 16
 WAIT = 5.0
@@ -79,7 +80,8 @@ class Store:
         places = ("", "/objects/pack", "/refs/turnmark", "/turnmark/tmp")
         self.order = Order(disk, *(base + place for place in places))
         self.refs = RefStore(disk, base, self.order)
-        self.spares = Spares(disk, f"{base}/objects/pack/{TEMPORARY}")
+        self.packs_in = f"{base}/objects/pack"
+        self.spares = Spares(disk, f"{self.packs_in}/{TEMPORARY}")
         self.readable_only = ""
         self.broken: dict[str, str] = {}
         self._packs: dict[str, Pack] = {}
@@ -312,7 +314,7 @@ class Store:
         stamp = self._stamp()
         if stamp != self._packs_stamp:
             self._packs_stamp = stamp
-            self._load_packs(f"{self.base}/objects/pack")
+            self._load_packs(self.packs_in)
         return list(self._packs.values())
 
     def follow(self) -> None:
@@ -337,7 +339,7 @@ class Store:
         self._added_stamp = self._stamp()
 
     def _stamp(self) -> tuple[int, int]:
-        info = self.disk.lstat(f"{self.base}/objects/pack")
+        info = self.disk.lstat(self.packs_in)
         return info.st_mtime_ns, info.st_ino
 
     def _load_packs(self, path: str) -> None:
@@ -402,7 +404,7 @@ class Store:
         not there yet when it is first needed."""
         wake_workers()
         before = self._stamp()
-        self.spares.fill(FILES_OF_A_PACK)
+        self.spares.fill(FILES_OF_A_TURN)
         self.refs.spares.fill(REFS_OF_A_TURN)
         if before == self._added_stamp:  # our own files are no news
             self._added_stamp = self._stamp()
@@ -580,6 +582,7 @@ class Writer:
         self.objects = 0
         self.size = 0
         self._pack: PackWriter | None = None
+        self._alone: list[Alone] = []
         self._finished: dict[str, list[bytes]] = {}
         """The paths of packs, and what was written to them."""
         self._written: set[Oid] = set()
@@ -593,14 +596,33 @@ class Writer:
         oid = oid or hash_object(kind, data)
         try:
             if not self.holds(oid):
+                if self._is_ahead(data, oid):
+                    return oid
                 pack = self._open_pack()
                 pack.add(kind, oid, data)
                 self.objects += 1
                 if pack.size > PACK_BYTES or len(pack) >= PACK_OBJECTS:
-                    self._finish_pack(more=True)  # memory stays flat, an interruption cheap
+                    self._finish_pack()  # memory stays flat, an interruption cheap
         except OSError as error:
             raise explain(error, "write to the store", self.store.base) from error
         return oid
+
+    def blob_id(self, data: bytes) -> Oid:
+        """Of what may be added next; if it is large and somebody waits, it is written meanwhile."""
+        held = sum(len(alone.data) for alone in self._alone)
+        if self.in_haste and Alone.suits(len(data), held):
+            disk, spares = self.store.disk, self.store.spares
+            self._alone.append(Alone(disk, self.store.packs_in, spares, data))
+        return hash_object("blob", data)
+
+    def _is_ahead(self, data: bytes, oid: Oid) -> bool:
+        """Whether it is being written already."""
+        if not self._alone or self._alone[-1].data is not data:
+            return False
+        self._alone[-1].oid = oid
+        self._written.add(oid)
+        self.objects += 1
+        return True
 
     def holds(self, oid: Oid) -> bool:
         return (
@@ -612,23 +634,32 @@ class Writer:
 
     def _open_pack(self) -> PackWriter:
         if self._pack is None:
-            store, place = self.store, f"{self.store.base}/objects/pack"
-            self._pack = PackWriter(store.disk, place, store.spares, in_haste=self.in_haste)
+            self._pack = PackWriter(self.store.disk, self.store.packs_in, self.store.spares)
         return self._pack
 
-    def _finish_pack(self, along: Sequence[int] = (), *, more: bool = False) -> None:
-        """Always in order: of an object that is seen, another writer may make a durable point.
+    def _finish_pack(self) -> None:
+        """Where more are to come; what was written is not held for all of them."""
+        if self._pack is not None:
+            path = self._pack.finish(self.store.order.contents)
+            self._note(path, self._pack)
+            self._finished[path] = []
+            self._pack = None
 
-        Where more are to come, what was written is not held for all of them.
-        """
-        pack = self._pack
-        if pack is None:
-            return
-        path = pack.finish(lambda fds: self.store.order.contents([*fds, *along]))
-        self._finished[path] = [] if more else pack.written
+    def _finish_all(self, along: Sequence[int]) -> None:
+        """Always in order: of an object that is seen, another writer may make a durable point."""
+        packs = [alone.written(alone.oid) for alone in self._alone if alone.oid is not None]
+        packs += [self._pack] if self._pack is not None else []
+        fds = [fd for pack in packs for fd in pack.seal()]
+        self.store.order.contents([*fds, *along])
+        for pack in packs:
+            self._note(pack.place(), pack)
+        self._alone = [alone for alone in self._alone if alone.oid is None]
+        self._pack = None
+
+    def _note(self, path: str, pack: PackWriter) -> None:
+        self._finished[path] = pack.written
         self.size += pack.size
         self._written.update(pack.entries)
-        self._pack = None
 
     def settle(self, *, sync: bool, refs: Iterable[tuple[str, Oid]] = ()) -> Stored:
         """Puts what was added in place, in order, and reads it back; only then may a reference be
@@ -640,11 +671,9 @@ class Writer:
         for name, oid in refs:
             self._ready.append(self._open.enter_context(self.store.refs.ready(name, oid)))
         along = [one.fd for one in self._ready]
-        if self._pack is None:
-            self.store.order.contents(along)
-        self._finish_pack(along)
+        self._finish_all(along)
         if sync and self._finished:
-            self.store.order.names(f"{self.store.base}/objects/pack")
+            self.store.order.names(self.store.packs_in)
         self._remember_unsynced(sync=sync)
         packs = [self.store.open_pack(path) for path in self._finished]
         for pack, written in zip(packs, self._finished.values(), strict=True):
@@ -674,6 +703,8 @@ class Writer:
 
     def drop(self) -> None:
         """Lets go of what was not settled; finished packs stay, harmless and unreferenced."""
+        while self._alone:
+            self._alone.pop().drop()
         if self._pack is not None:
             self._pack.drop()
             self._pack = None

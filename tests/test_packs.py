@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -20,9 +21,7 @@ from core.errors import Damaged
 from core.model import EMPTY_TREE, FILE, TREE, Entry, Oid
 from core.objects import Kind, encode_commit, encode_tree, hash_object
 from core.packs import (
-    Entry as Place,
-)
-from core.packs import (
+    Alone,
     Pack,
     PackWriter,
     apply_delta,
@@ -32,7 +31,11 @@ from core.packs import (
     parse_distance,
     parse_entry_header,
 )
-from core.store import Store
+from core.packs import (
+    Entry as Place,
+)
+from core.spares import Spares
+from core.store import Store, Stored
 from tests.stores import fsck
 
 Objects = dict[Oid, tuple[Kind, bytes]]
@@ -421,42 +424,49 @@ def test_two_threads_adding_lose_nothing(tmp_path: Path) -> None:
 LETTERS = b"some words that shrink well, again and again\n"
 
 
-def in_haste(directory: Path, *contents: bytes) -> tuple[Pack, Objects]:
-    objects = blobs(*contents)
-    writer = PackWriter(REAL, str(directory), in_haste=True)
-    for oid, (kind, data) in objects.items():
-        writer.add(kind, oid, data)
-    return Pack(REAL, writer.finish(REAL.sync_all)), objects
+def alone(directory: Path, data: bytes, disk: Disk = REAL) -> Alone:
+    return Alone(disk, str(directory), Spares(disk, f"{directory}/spare-"), data)
 
 
-def test_beside_a_large_file_in_haste_nothing_is_compressed(tmp_path: Path) -> None:
-    pack, objects = in_haste(tmp_path, b"first" * 3_000, LETTERS * 50_000, LETTERS * 1_000)
-    pack.check()
-    assert content(pack) == objects
-    held = sum(len(data) for _, data in objects.values())
-    assert held < pack.size() < held + 3_000
+def of_size(size: int) -> bytes:
+    return random.Random(size).randbytes(50) + (LETTERS * (1 + size // 44))[: size - 50]
+
+
+@pytest.mark.parametrize("size", [1 << 20, 3_000_001, 4_193_913])
+def test_a_large_file_in_haste_is_stored_as_it_is(tmp_path: Path, size: int) -> None:
+    (oid, (_, data)), *_ = blobs(of_size(size)).items()
+    assert Alone.suits(size, 0)
+    writer = alone(tmp_path, data).written(oid)
+    pack = Pack(REAL, writer.finish(REAL.sync_all))
+    pack.check(writer.written)
+    assert content(pack) == {oid: ("blob", data)}
+    assert size < pack.size() < 1 << 22
     git("index-pack", "--verify", pack.path + ".pack", cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
-    "sizes",
-    [
-        (1 << 20,),
-        ((1 << 20) - 1, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 5),
-        (4_190_000, 3, 2_000_000),
-        (4_193_970,),
-        (4_194_100, 4_194_227),
-        ((1 << 22) + 1, 1 << 21),
-        (3_000_000, 1_200_000, 70_000, 70_000),
-    ],
+    ("size", "others"),
+    [((1 << 20) - 1, 0), (4_193_914, 0), (1 << 20, 1 << 22), (2_500_000, 2_500_000)],
 )
-def test_whatever_comes_in_haste_is_read_back(tmp_path: Path, sizes: tuple[int, ...]) -> None:
-    rng = random.Random(repr(sizes))
-    contents = [rng.randbytes(50) + (LETTERS * (1 + size // 44))[: size - 50] for size in sizes]
-    pack, objects = in_haste(tmp_path, *contents)
-    pack.check()
-    assert content(pack) == objects
-    git("index-pack", "--verify", pack.path + ".pack", cwd=tmp_path)
+def test_only_what_is_large_and_can_be_held_is_stored_as_it_is(size: int, others: int) -> None:
+    assert not Alone.suits(size, others)
+
+
+def test_of_what_nobody_wanted_stored_nothing_is_left(tmp_path: Path) -> None:
+    alone(tmp_path, of_size(1 << 20)).drop()
+    assert os.listdir(tmp_path) == []
+
+
+def test_of_what_could_not_be_written_nothing_is_left(tmp_path: Path) -> None:
+    class Full(Disk):
+        def write_some(self, fd: int, data: bytes | memoryview) -> int:
+            raise OSError(errno.ENOSPC, "full")
+
+    full = alone(tmp_path, of_size(1 << 20), Full())
+    with pytest.raises(OSError, match="full"):
+        full.written(Oid(bytes(20)))
+    full.drop()
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_byte_that_changes_after_it_was_written_ahead_is_found(tmp_path: Path) -> None:
@@ -467,11 +477,55 @@ def test_a_byte_that_changes_after_it_was_written_ahead_is_found(tmp_path: Path)
             return super().write_some(fd, data)
 
     data = LETTERS * 50_000
-    writer = PackWriter(Forgetful(), str(tmp_path), in_haste=True)
-    writer.add("blob", hash_object("blob", data), data)
+    writer = alone(tmp_path, data, Forgetful()).written(hash_object("blob", data))
     pack = Pack(REAL, writer.finish(REAL.sync_all))
     with pytest.raises(Damaged):
         pack.check(writer.written)
+
+
+def added_in_haste(store: Store, *contents: bytes) -> Stored:
+    with store.writing(in_haste=True) as writer:
+        for data in contents:
+            writer.add("blob", data, writer.blob_id(data))
+        return writer.settle(sync=True)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "packs"),
+    [
+        ((1 << 20,), 1),
+        (((1 << 20) - 1, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 5), 4),
+        ((4_190_000, 3, 2_000_000), 2),
+        (((1 << 22) + 1, 1 << 21), 2),
+        ((3_000_000, 1_100_000, 70_000, 70_001), 3),
+    ],
+)
+def test_whatever_comes_in_haste_is_read_back(
+    tmp_path: Path, sizes: tuple[int, ...], packs: int
+) -> None:
+    store = Store.create(str(tmp_path / "store"))
+    contents = [of_size(size) + bytes([place]) for place, size in enumerate(sizes)]
+    stored = added_in_haste(store, *contents)
+    assert (len(stored.packs), stored.objects) == (packs, len(sizes))
+    assert stored.bytes >= sum(pack.size() for pack in store.packs()) - 20 * packs
+    fresh = Store.open(store.base)
+    assert [fresh.blob(hash_object("blob", data)) for data in contents] == contents
+    fsck(store.base)
+
+
+def test_what_is_there_already_is_not_stored_again_in_haste(tmp_path: Path) -> None:
+    store, data = Store.create(str(tmp_path / "store")), of_size(1_300_000)
+    assert added_in_haste(store, data, bytes(bytearray(data))).objects == 1
+    assert added_in_haste(store, bytes(bytearray(data))).packs == []
+    assert len(os.listdir(store.packs_in)) == 2
+
+
+def test_what_turns_out_not_to_be_new_leaves_nothing_behind(tmp_path: Path) -> None:
+    store, data = Store.create(str(tmp_path / "store")), of_size(1_300_000)
+    with store.writing(in_haste=True) as writer:
+        assert writer.blob_id(data) == hash_object("blob", data)
+        assert writer.settle(sync=True).packs == []
+    assert os.listdir(store.packs_in) == []
 
 
 # Splitting

@@ -17,6 +17,7 @@ from core.diff import files_of
 from core.disk import Disk
 from core.errors import TurnmarkError
 from core.history import History, MarkSpec, mark_ref, snapshot_ref
+from core.model import RelPath
 from core.packs import PackWriter
 from core.recorder import Recorder, Taken
 from core.rollback import Request, rollback
@@ -27,14 +28,16 @@ from tests.stores import ALL, Bench, fsck
 from tests.trees import build
 
 AFTER = {b"a": b"changed", b"d/b": b"2", b"d/c": b"new", b"e/f/g": b"deep"}
+LARGE = b"large and waited for\n" * 60_000
 
 
-def take_on(bench: Bench, disk: Disk) -> Taken:
+def take_on(bench: Bench, disk: Disk, paths: Iterable[str] | None = None) -> Taken:
     store = Store.open(bench.store.base, disk)
     recorder = Recorder(store, bench.root, ALL)
     try:
         with store.workspace_lock(bench.root.id):
-            return recorder.take(mark=MarkSpec("manual"))
+            asked = None if paths is None else [RelPath(os.fsencode(path)) for path in paths]
+            return recorder.take(asked, MarkSpec("manual"))
     finally:
         recorder.close()
 
@@ -96,6 +99,56 @@ def test_killed_at_any_write_leaves_a_store_that_just_works(tmp_path: Path, in_o
             assert at > 12
             return
         check_after(bench, None)
+
+
+def prepare_large(base: Path) -> Bench:
+    """As `prepare`, and a file that is written by another thread where a turn waits for it."""
+    bench = prepare(base)
+    (bench.path / "large").write_bytes(LARGE)
+    return bench
+
+
+def check_after_large(bench: Bench, acked: Taken | None) -> None:
+    if acked is not None:
+        assert contents(bench, acked)[b"large"] == LARGE
+    bench.reopen()
+    again = bench.point()
+    assert contents(bench, again) == AFTER | {b"large": LARGE}
+    bench.close()
+    fsck(bench.store.base)
+
+
+WAITED_FOR = ("a", "d/c", "e", "large")
+
+
+@either_order
+@pytest.mark.parametrize("lasting", [False, True])
+def test_an_error_at_any_write_of_a_turn_with_a_large_file_is_never_an_ack(
+    tmp_path: Path, lasting: bool, in_order: bool
+) -> None:
+    for at in range(1, 200):
+        bench = prepare_large(tmp_path / str(at))
+        disk = FaultyDisk(at, failing(errno.ENOSPC), lasting=lasting, in_order=in_order)
+        acked = None
+        with suppress(TurnmarkError):
+            acked = take_on(bench, disk, WAITED_FOR)
+        check_after_large(bench, acked)
+        if not disk.struck:
+            assert at > 20
+            return
+
+
+@either_order
+def test_killed_at_any_write_of_a_turn_with_a_large_file_the_store_just_works(
+    tmp_path: Path, in_order: bool
+) -> None:
+    for at in range(1, 200):
+        bench = prepare_large(tmp_path / str(at))
+        taking = partial(take_on, bench, paths=WAITED_FOR)
+        if not dies(taking, at, in_order=in_order):
+            assert at > 20
+            return
+        check_after_large(bench, None)
 
 
 @pytest.mark.parametrize("kind", ["snapshots", "marks"])

@@ -181,7 +181,7 @@ def test_only_where_turns_come_something_is_made_ahead(tmp_path: Path) -> None:
     with Live(tmp_path, replace(PATIENT, audit=0.2)).ready() as live:
         assert made() == 0
         live.ask()
-        until(lambda: made() == 2)
+        until(lambda: made() == 4)
         until(lambda: made() == 0)
 
 

@@ -7,9 +7,7 @@ turns).
 
 from __future__ import annotations
 
-import ctypes
-from functools import cache
-from typing import Any
+from core.libc import function
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 KEPT_BYTES = 1 << 24
@@ -17,15 +15,9 @@ READY_BYTES = 1 << 23
 """A file of four megabytes, and what is made of it."""
 
 
-@cache
-def _known(name: str) -> Any:
-    """None where the C library does not know it."""
-    return getattr(ctypes.CDLL(None), name, None)
-
-
 def keep_some() -> None:
     """For a process that is to answer quickly; before it has threads, which then share it all."""
-    if (mallopt := _known("mallopt")) is not None:
+    if (mallopt := function("mallopt")) is not None:
         mallopt(ARENA_MAX, 1)
         mallopt(MMAP_THRESHOLD, KEPT_BYTES)
         mallopt(TRIM_THRESHOLD, KEPT_BYTES)
@@ -39,5 +31,5 @@ def have_some_ready() -> None:
 
 def give_back() -> None:
     """Takes milliseconds, in which other threads wait for memory."""
-    if (trim := _known("malloc_trim")) is not None:
+    if (trim := function("malloc_trim")) is not None:
         trim(0)

@@ -1,0 +1,133 @@
+"""Threads beside the one that asks: for calls that wait, and for work on another processor.
+
+Knows nothing of what they do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from .libc import function
+
+T = TypeVar("T")
+Act = Callable[[], object]
+CREW = 4
+
+
+class Errand(Generic[T]):
+    """What somebody else was sent to do."""
+
+    def __init__(self, act: Callable[[], T]) -> None:
+        self._act = act
+        self._running = threading.Lock()
+        self._running.acquire()
+        self._found: T | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._found = self._act()
+        except BaseException as error:  # noqa: BLE001 - for whoever waits
+            self._error = error
+        finally:
+            self._running.release()
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._running.locked()
+
+    def wait(self) -> None:
+        """Until it has ended, whatever interrupts: it goes on with what would be closed."""
+        stop: BaseException | None = None
+        while not self.has_ended:
+            try:
+                with self._running:
+                    break
+            except BaseException as error:  # noqa: BLE001 - raised below
+                stop = error
+        if stop is not None:
+            raise stop
+
+    def result(self) -> T:
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._found  # type: ignore[return-value]
+
+
+class _Crew:
+    """Owns threads that take the errands of this process in turn."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self.errands: SimpleQueue[Errand[Any]] = SimpleQueue()
+        self.threads = [
+            threading.Thread(target=self._work, name=name, daemon=True) for _ in range(count)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _work(self) -> None:
+        while True:
+            self.errands.get().run()
+
+
+@cache
+def _waiting(process: int) -> _Crew:
+    """Of this process, here and below: threads do not come along when it forks."""
+    return _Crew(CREW, "turnmark-disk")
+
+
+@cache
+def _working(process: int) -> _Crew:
+    return _Crew(1, "turnmark-aside")
+
+
+def wake() -> None:
+    """To start a thread takes a while, once."""
+    _working(os.getpid())
+
+
+def begin(act: Callable[[], T]) -> Errand[T]:
+    """Has work done on another processor, if there is one, that needs Python only now and then."""
+    errand, crew = Errand(act), _working(os.getpid())
+    _send_elsewhere(crew.threads[0])
+    crew.errands.put(errand)
+    return errand
+
+
+def side_by_side(acts: Sequence[Act]) -> None:
+    """The first by whoever asks, the others by helpers; all have ended when an error is raised.
+
+    What is synced at the same time, a journal writes at once (four files, their names and a busy
+    disk: 3 ms instead of 8); and two that unlink are three times as fast as one.
+    """
+    errands = [Errand(act) for act in acts]
+    for errand in errands[1:]:
+        _waiting(os.getpid()).errands.put(errand)
+    for errand in errands[:1]:
+        errand.run()
+    errors: list[BaseException] = []
+    for errand in errands:
+        try:
+            errand.result()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _send_elsewhere(thread: threading.Thread) -> None:
+    """Linux may wake a thread on the processor of whoever woke it, to wait until that one is done
+    (0.7 ms here); told where not to run, it begins at once (0.06 ms)."""
+    current = function("sched_getcpu")
+    if current is None or not hasattr(os, "sched_setaffinity") or thread.native_id is None:
+        return
+    with suppress(OSError):  # a sandbox may forbid it, or the others have just been taken away
+        if others := os.sched_getaffinity(0) - {current()}:
+            os.sched_setaffinity(thread.native_id, others)

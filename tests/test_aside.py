@@ -1,0 +1,136 @@
+"""Errands end before anything that they use is closed, and their errors reach whoever waits."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from core import aside
+
+
+def fails() -> None:
+    raise IndexError("what it is about")
+
+
+needs_affinity = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="this system does not say where a thread may run"
+)
+
+
+@pytest.fixture
+def affinity() -> Iterator[set[int]]:
+    """Of this thread, which may be changed; it is put back."""
+    before = os.sched_getaffinity(0)
+    yield before
+    os.sched_setaffinity(0, before)
+
+
+def test_an_errand_brings_what_was_found() -> None:
+    errand = aside.begin(threading.get_ident)
+    assert errand.result() != threading.get_ident()
+    assert errand.has_ended
+    assert errand.result() == errand.result()
+
+
+def test_an_errand_brings_its_error_to_whoever_waits() -> None:
+    errand = aside.begin(fails)
+    errand.wait()
+    with pytest.raises(IndexError):
+        errand.result()
+
+
+def test_the_next_errand_is_run_after_one_that_failed() -> None:
+    aside.begin(fails).wait()
+    assert aside.begin(lambda: 5).result() == 5
+
+
+def test_who_is_interrupted_waits_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        """A lock of which the first waiting is interrupted."""
+
+        def __init__(self, lock: threading.Lock) -> None:
+            self.lock, self.asked = lock, 0
+
+        def __enter__(self) -> None:
+            self.asked += 1
+            if self.asked == 1:
+                go.set()
+                raise KeyboardInterrupt
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.lock, name)
+
+    go = threading.Event()
+    errand = aside.Errand(lambda: go.wait(60))
+    monkeypatch.setattr(errand, "_running", Interrupted(errand._running))
+    thread = threading.Thread(target=errand.run)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        errand.wait()
+    assert errand.has_ended
+    assert errand.result()
+    thread.join()
+
+
+def test_side_by_side_all_have_ended_when_an_error_is_raised() -> None:
+    go, ended = threading.Event(), []
+
+    def slow() -> None:
+        assert go.wait(60)
+        ended.append("slow")
+
+    def failing() -> None:
+        go.set()
+        raise OSError("the first of them")
+
+    with pytest.raises(OSError, match="the first of them"):
+        aside.side_by_side([failing, slow, slow])
+    assert ended == ["slow", "slow"]
+
+
+def test_side_by_side_nothing_is_nothing() -> None:
+    aside.side_by_side([])
+
+
+@needs_affinity
+def test_an_errand_is_sent_to_another_processor_than_the_askers(affinity: set[int]) -> None:
+    if len(affinity) < 2:
+        pytest.skip("there is one processor only")
+    here = min(affinity)
+    os.sched_setaffinity(0, {here, max(affinity)})
+    where = aside.begin(lambda: os.sched_getaffinity(0)).result()
+    assert len(where) == 1
+    assert where < {here, max(affinity)}
+
+
+@needs_affinity
+def test_where_there_is_one_processor_errands_are_run_there(affinity: set[int]) -> None:
+    os.sched_setaffinity(0, {min(affinity)})
+    assert aside.begin(lambda: "done").result() == "done"
+
+
+@needs_affinity
+def test_where_it_is_forbidden_errands_are_run_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbidden)
+    assert aside.begin(lambda: "done").result() == "done"
+
+
+def test_a_child_that_was_forked_has_threads_of_its_own() -> None:
+    aside.begin(lambda: None).wait()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if aside.begin(lambda: 7).result() == 7 else 1)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0
