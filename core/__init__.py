@@ -2,10 +2,12 @@
 
 The rooms, lowest first; each imports only rooms of its own line and above, and `watcher` imports
 core, never the other way. No sockets, no argv, no environment, no printing. Its threads: two that
-compress, and a few that sync and unlink files; they stay for the next write. Its processes: a scout
-during one look, and git where a store is repacked or a predecessor's is read.
+compress, a few that sync and unlink files, and one that writes a large file while its id is found
+out; they stay for the next write. Its processes: a scout during one look, and git where a store is
+repacked or a predecessor's is read.
 
   model, errors: values and failures: the words of turnmark
+  libc, aside: the C library; threads beside the one that asks
   disk, beneath: the file verbs that everything else uses, and directories below one root
   deflate, spares: compression; files made ahead, for writes that somebody waits for
   order: contents before names, names before later names, and what that takes

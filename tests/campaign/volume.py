@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 FileSystem = Literal["ext4", "xfs"]
-MEGABYTES: dict[FileSystem, int] = {"ext4": 48, "xfs": 320}
+MEGABYTES: dict[FileSystem, int] = {"ext4": 80, "xfs": 320}
 MAKE: dict[FileSystem, tuple[str, ...]] = {
     "ext4": ("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1", "-N", "8192"),
     "xfs": ("mkfs.xfs", "-q", "-f"),

@@ -22,6 +22,7 @@ from core.disk import REAL, Disk
 from core.errors import Busy
 from core.history import History, MarkSpec
 from core.keeping import Policy
+from core.model import RelPath
 from core.recorder import Recorder, Taken
 from core.retention import prune
 from core.revert import Wish, preview_revert, revert, wish_for
@@ -43,6 +44,9 @@ from .ground import Ground
 from .oracle import STAGING
 
 NAMES = ["a", "b", "c/d", "c/e/f", "g", "h/i", "j", "wide/n0", "wide/n1", "wide/n2"]
+TOPMOST = sorted({name.partition("/")[0] for name in NAMES})
+LARGE = 1_100_000
+"""Bytes of a file that another thread writes where a turn waits for what a watcher told of."""
 SESSION = "campaign"
 
 
@@ -96,6 +100,10 @@ class Worker:
 
     def mark(self) -> None:
         self.answered(self.recorder.take(mark=MarkSpec("manual", label="a point")))
+
+    def mark_told(self) -> None:
+        paths = [RelPath(os.fsencode(name)) for name in TOPMOST]
+        self.answered(self.recorder.take(paths, MarkSpec("manual", label="a point")))
 
     def begin(self) -> None:
         self.answered(turns.begin(self.recorder, SESSION, prompt="do it"))
@@ -191,7 +199,8 @@ class Worker:
 VERBS: dict[str, tuple[Callable[[Worker], None], int]] = {
     "snapshot": (Worker.snapshot, 14),
     "burst": (Worker.burst, 8),
-    "mark": (Worker.mark, 14),
+    "mark": (Worker.mark, 8),
+    "mark of what was told": (Worker.mark_told, 8),
     "turn begin": (Worker.begin, 8),
     "turn end": (Worker.end, 8),
     "rollback": (Worker.go_back, 16),
@@ -243,7 +252,8 @@ def change(tree: Path, rng: random.Random) -> None:
             path.chmod(rng.choice([0o700, 0o755, 0o640]))
         elif not path.is_symlink():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(rng.randbytes(rng.choice([3, 200, 9_000])))
+            (size,) = rng.choices((3, 200, 9_000, LARGE), (12, 12, 12, 1))
+            path.write_bytes((rng.randbytes(min(size, 9_000)) * (1 + size // 9_000))[:size])
             path.chmod(rng.choice([0o644, 0o600, 0o755]))
 
 
