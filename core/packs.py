@@ -76,6 +76,9 @@ class Entry(NamedTuple):
     crc: int
 
 
+NOWHERE = Entry(-1, 0)
+
+
 def entry_header(number: int, size: int) -> bytes:
     byte = (number << 4) | (size & 15)
     size >>= 4
@@ -211,6 +214,7 @@ class PackWriter:
         self.directory = directory
         self._spares = spares or Spares(disk, f"{directory}/{TEMPORARY}")
         self.entries: dict[Oid, Entry] = {}
+        """Of all that was added; what is not compressed yet has no place."""
         self.size = HEADER_BYTES
         self._crc, self._flushed = 0, False
         self._stored: frozenset[Kind] = frozenset({"tree"})
@@ -226,21 +230,20 @@ class PackWriter:
         self._batch: list[tuple[Kind, Oid, bytes]] = []
         self._batch_bytes = 0
         self._ahead: deque[Callable[[], list[Packed]]] = deque()
-        self._pending: set[Oid] = set()
         self._adding = threading.Lock()
 
     def __contains__(self, oid: Oid) -> bool:
-        return oid in self.entries or oid in self._pending
+        return oid in self.entries
 
     def __len__(self) -> int:
-        return len(self.entries) + len(self._pending)
+        return len(self.entries)
 
     def add(self, kind: Kind, oid: Oid, data: bytes) -> None:
         """Compresses batch by batch, in the background where that pays."""
         with self._adding:
-            if oid in self:
+            if oid in self.entries:
                 return
-            self._pending.add(oid)
+            self.entries[oid] = NOWHERE
             if len(data) >= LARGE_BYTES:
                 self._compress_large(kind, oid, data)
                 return
@@ -342,7 +345,6 @@ class PackWriter:
         for oid, crc, data in entries:
             self.entries[oid] = Entry(self.size, crc)
             self._append(data)
-        self._pending.difference_update([oid for oid, _, _ in entries])
 
     def _append(self, data: Part) -> None:
         self._out.append(data)

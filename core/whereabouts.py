@@ -53,10 +53,11 @@ class Whereabouts:
         if found is not None and found not in self._gone:
             return found
         rest = self._likely(oid) if found is None else self._packs.values()
-        if rest:
-            self._asked += 1
-            if self._asked == ASKED_MANY:
-                self._gather_more()
+        if not rest:
+            return None
+        self._asked += 1
+        if self._asked == ASKED_MANY:
+            self._gather_more()
         return next((pack for pack in rest if pack.place(oid) is not None), None)
 
     def known(self, oid: Oid) -> Pack | None:
