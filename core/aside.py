@@ -96,7 +96,8 @@ def wake() -> None:
 def begin(act: Callable[[], T]) -> Errand[T]:
     """Has work done on another processor, if there is one, that needs Python only now and then."""
     errand, crew = Errand(act), _working(os.getpid())
-    _send_elsewhere(crew.threads[0])
+    if (thread := crew.threads[0].native_id) is not None:
+        send_elsewhere(thread)
     crew.errands.put(errand)
     return errand
 
@@ -122,12 +123,15 @@ def side_by_side(acts: Sequence[Act]) -> None:
         raise errors[0]
 
 
-def _send_elsewhere(thread: threading.Thread) -> None:
-    """Linux may wake a thread on the processor of whoever woke it, to wait until that one is done
-    (0.7 ms here); told where not to run, it begins at once (0.06 ms)."""
+def send_elsewhere(task: int) -> None:
+    """Keeps a thread, or a process, from the processor of whoever asks, until told otherwise.
+
+    Linux may begin it there, to wait until that one is done (0.7 ms for a thread, here); told where
+    not to run, it begins at once (0.06 ms).
+    """
     current = function("sched_getcpu")
-    if current is None or not hasattr(os, "sched_setaffinity") or thread.native_id is None:
+    if current is None or not hasattr(os, "sched_setaffinity"):
         return
     with suppress(OSError):  # a sandbox may forbid it, or the others have just been taken away
         if others := os.sched_getaffinity(0) - {current()}:
-            os.sched_setaffinity(thread.native_id, others)
+            os.sched_setaffinity(task, others)

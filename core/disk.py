@@ -28,6 +28,9 @@ WRITE, WRITE_AND_WAIT = 2, 7
 IN_ORDER = frozenset({b"data=ordered", b"barrier"})
 """What a mounted ext4 says of itself if it has a journal and a disk that is told to flush; the
 journal must be on that disk, as the inode that it then is."""
+TIMES_KEPT = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994})
+"""ext2 to ext4, xfs, btrfs, tmpfs, as Linux numbers them."""
+STATFS_BYTES = 256
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 CHUNK = 1 << 20
 HALF_WRITTEN = re.compile(r"\.[0-9]+\.[0-9]+\.new$")
@@ -126,8 +129,22 @@ class Disk:
         except OSError:
             return 0
 
+    def keeps_times(self, fd: int) -> bool:
+        """Whether a directory's change time surely moves with each name that comes or goes: not
+        every network file system, or program that plays one, sees to it."""
+        call, found = function("fstatfs"), ctypes().create_string_buffer(STATFS_BYTES)
+        if sys.platform != "linux" or call is None or call(fd, found) != 0:
+            return False
+        return int.from_bytes(found.raw[: ctypes().sizeof(ctypes().c_long)], sys.byteorder) in (
+            TIMES_KEPT
+        )
+
     def lstat(self, name: Name, at: int | None = None) -> os.stat_result:
         return os.stat(name, dir_fd=at, follow_symlinks=False)
+
+    def lstat_all(self, names: Iterable[Name], at: int) -> list[os.stat_result]:
+        lstat = os.stat
+        return [lstat(name, dir_fd=at, follow_symlinks=False) for name in names]
 
     def fstat(self, fd: int) -> os.stat_result:
         return os.fstat(fd)

@@ -39,7 +39,7 @@ class InForce:
     def listed(self, fd: int, listed: Listing) -> bytes | None:
         """The rules file of a directory: most have none, and a failing open costs more than a look
         at the names."""
-        return self._gitignore(fd) if ".gitignore" in listed[0] else None
+        return self._gitignore(fd) if GITIGNORE in listed.joined else None
 
     def of(self, path: RelPath) -> DirRules:
         """Those of a directory that is on record."""

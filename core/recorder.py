@@ -161,7 +161,7 @@ class Recorder:
             self.last = snapshot
             self.tree.accept(
                 *(look.changes, snapshot.id, look.usual),
-                *(proved_at, beneath.identity),
+                *(proved_at, beneath.identity, look.listed),
             )
         return Taken(snapshot, made, changed, fresh, durable=sync)
 

@@ -53,7 +53,7 @@ from .rules import STAGING_PREFIX, DirRules, RuleSet
 from .scout import Scout
 from .scouting import send_scout
 from .splice import Outcome, Splicer
-from .worktree import Dir, WorkTree
+from .worktree import Dir, WorkTree, texts_of
 
 Changes = dict[RelPath, Dir | None]
 
@@ -107,7 +107,7 @@ class Look:
         self.dirs_seen = 0
         self.files_seen = 0
         self.complete = False
-        self._lister = Lister(self.disk)
+        self._lister = Lister(beneath, tree)
         self._in_force = InForce(tree, beneath, rules)
         self._splicer = Splicer(beneath, sink, rules, self._lister)
         self._scout: Scout | None = None
@@ -115,6 +115,10 @@ class Look:
     @property
     def always(self) -> set[RelPath]:
         return self._lister.always
+
+    @property
+    def listed(self) -> dict[RelPath, bytes]:
+        return self._lister.stamps
 
     # The whole tree
 
@@ -131,13 +135,13 @@ class Look:
             self._visit(frame)
         finally:
             if self._scout is not None:
-                self._scout.dismiss()
+                self._believe(self._scout.dismiss())
         if self.tree.usual is None:
             self._settle_usual()
 
     def _enter_root(self) -> Frame:
         fd = self.beneath.fd
-        listed = self._lister.list(fd, ROOT)
+        listed = self._lister.listing(fd, ROOT)
         rules = self._in_force.at_root(fd, listed)
         return self._enter(ROOT, fd, listed, rules, None)
 
@@ -166,9 +170,9 @@ class Look:
             return None
         try:
             fd = self.beneath.dir(path)
-            listed = self._lister.list(fd, path)
+            listed = self._lister.listing(fd, path)
             rules = frame.rules.child(name, self._in_force.listed(fd, listed))
-            same = self._same_leaf(path, fd, listed, rules)
+            same = self._same_leaf(path, listed, rules)
             if same is None:
                 return self._enter(path, fd, listed, rules, reason)
             self._take(frame, Outcome(path, same, reason, same))
@@ -190,13 +194,12 @@ class Look:
     def _enter(
         self, path: RelPath, fd: int, listed: Listing, rules: DirRules, left_out: GapReason | None
     ) -> Frame:
-        mode = stat.S_IMODE(self.disk.fstat(fd).st_mode)
-        names, stats = listed
+        mode, names, stats = listed.mode, listed.names, listed.stats
         self.dirs_seen += 1
         self.files_seen += len(names)
         old = self.tree.get(path)
         frame = Frame(path, rules, old, mode, names, stats, left_out)
-        if old is not None and self.tree.trusted and is_same(old, mode, rules, listed):
+        if old is not None and self.tree.trusted and is_same(old, rules, listed):
             frame.same = True
             frame.todo = old.entered()[::-1]
         elif (spliced := self._with_new_contents(frame, listed)) is not None:
@@ -219,16 +222,22 @@ class Look:
         oid = hash_object("tree", spliced.raw)
         return old._replace(oid=oid, raw=spliced.raw, stats=spliced.stats)
 
-    def _same_leaf(self, path: RelPath, fd: int, listed: Listing, rules: DirRules) -> Dir | None:
+    def _same_leaf(self, path: RelPath, listed: Listing, rules: DirRules) -> Dir | None:
         """What is on record of a directory without directories, if it still is so: most are."""
         old = self.tree.get(path)
         if old is None or old.subdirs or not self.tree.trusted:
             return None
-        if not is_same(old, stat.S_IMODE(self.disk.fstat(fd).st_mode), rules, listed):
+        if not is_same(old, rules, listed):
             return None
         self.dirs_seen += 1
-        self.files_seen += len(listed[0])
+        self.files_seen += len(listed.stats) // WIDTH
         return old
+
+    def _believe(self, stamps: dict[RelPath, bytes]) -> None:
+        """What the scout has listed, where its names are those on record."""
+        for path, stamp in stamps.items():
+            if path not in self.changes:
+                self.listed.setdefault(path, stamp)
 
     def _vouched(self, frame: Frame, path: RelPath) -> Dir | None:
         """What is on record of a directory and of all below it, if the scout found it to be so."""
@@ -256,8 +265,7 @@ class Look:
             return
         frame.before = parse_tree(old.raw)
         frame.known_stats.frombytes(old.stats)
-        names = os.fsdecode(old.names).split("\0") if old.names else []
-        frame.known = {name: place * WIDTH for place, name in enumerate(names)}
+        frame.known = {name: place * WIDTH for place, name in enumerate(texts_of(old.names))}
 
     def _look_at(self, frame: Frame, fd: int, name: bytes, text: str, at: int) -> None:
         mode = frame.stats[at]
@@ -628,6 +636,7 @@ class Look:
         return frame
 
     def _update_names(self, frame: Frame, task: Task) -> None:
+        self.listed.pop(frame.path, None)
         for name in sorted(task.names):
             self._update_name(frame, name)
         for name in frame.inside & task.below.keys() - task.names:

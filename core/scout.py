@@ -17,9 +17,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NoReturn
 
+from .aside import send_elsewhere
 from .model import RelPath
 
-Vouch = Callable[[RelPath], None]
+Vouch = Callable[[RelPath, bytes], None]
+"""Of a directory; and with what tells when it was listed, if it was."""
+STAMP_BYTES = 24
+VOUCHED, STAMPED = 1, 2
 
 HIGHEST_FD = 1 << 16
 KB_PER_FILE = 16
@@ -43,11 +47,13 @@ class Scout:
         """Raises OSError where no process can be started; `fd` is all that the walk may use."""
         self._places = {path: place for place, path in enumerate(paths)}
         self._said = mmap.mmap(-1, len(self._places))
+        self._stamps = mmap.mmap(-1, len(self._places) * STAMP_BYTES)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:  # a signal must not let the child run on as if it were its sender
             self._process = os.fork()
             if self._process == 0:
                 self._go(fd, walk)
+            send_elsewhere(self._process)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -64,22 +70,41 @@ class Scout:
         finally:
             os._exit(0)
 
-    def _vouch(self, path: RelPath) -> None:
-        self._said[self._places[path]] = 1
+    def _vouch(self, path: RelPath, stamp: bytes) -> None:
+        place = self._places[path]
+        if stamp:
+            self._stamps[place * STAMP_BYTES : (place + 1) * STAMP_BYTES] = stamp
+        self._said[place] = STAMPED if stamp else VOUCHED
 
     def vouches_for(self, path: RelPath) -> bool:
         place = self._places.get(path)
-        return place is not None and self._said[place] == 1
+        return place is not None and self._said[place] != 0
 
-    def dismiss(self) -> None:
-        """Somebody else in this process may have waited for it: its number may be another's."""
+    def dismiss(self) -> dict[RelPath, bytes]:
+        """Returns the stamps of what it has listed and vouched for.
+
+        Somebody else in this process may have waited for it: its number may be another's.
+        """
         with suppress(OSError):  # it is gone already
             handle = os.pidfd_open(self._process)
             try:
                 self._end(handle)
             finally:
                 os.close(handle)
+        found = self._stamped()
         self._said.close()
+        self._stamps.close()
+        return found
+
+    def _stamped(self) -> dict[RelPath, bytes]:
+        if self._said.find(bytes([STAMPED])) < 0:
+            return {}
+        said, stamps = self._said[:], self._stamps[:]
+        return {
+            path: stamps[place * STAMP_BYTES : (place + 1) * STAMP_BYTES]
+            for path, place in self._places.items()
+            if said[place] == STAMPED
+        }
 
     def _end(self, handle: int) -> None:
         """By the handle only once it is known to be that of a child of ours."""

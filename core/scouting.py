@@ -6,7 +6,6 @@ have to take note of is left to it.
 
 from __future__ import annotations
 
-import stat
 from dataclasses import dataclass
 
 from .beneath import Beneath
@@ -68,7 +67,7 @@ class _Walk:
             if not waiting:
                 return
             if step.same:
-                vouch(step.path)
+                vouch(step.path, self.lister.stamps.pop(step.path, b""))
             else:
                 waiting[-1].same = False
 
@@ -87,7 +86,6 @@ class _Walk:
         always = self.lister.always
         always.clear()
         fd = self.beneath.dir(path)
-        listed = self.lister.list(fd, path)
+        listed = self.lister.listing(fd, path)
         rules = above.rules.child(name, self.in_force.listed(fd, listed))
-        mode = stat.S_IMODE(self.beneath.disk.fstat(fd).st_mode)
-        return rules, old is not None and not always and is_same(old, mode, rules, listed)
+        return rules, old is not None and not always and is_same(old, rules, listed)

@@ -66,12 +66,12 @@ class Splicer:
         """Of a directory whose names are as on record: with the contents of what differs."""
         if not old.raw or rules.fingerprint != old.rules:
             return None
-        if os.fsencode("\0".join(listed[0])) != old.names:
+        if listed.joined != old.names:
             return None
-        was, now = array("q", old.stats), listed[1]
+        was, now = array("q", old.stats), listed.stats
         differing = {
             os.fsencode(name)
-            for name, at in zip(listed[0], range(0, len(now), WIDTH), strict=True)
+            for name, at in zip(listed.names, range(0, len(now), WIDTH), strict=True)
             if was[at : at + WIDTH] != now[at : at + WIDTH]
         }
         if not differing:  # then it is its mode that is another

@@ -49,6 +49,11 @@ class Dir(NamedTuple):
         return zlib.crc32(b"\xff".join(parts), zlib.crc32(text))
 
 
+def texts_of(names: bytes) -> list[str]:
+    """Of names as they are kept on record."""
+    return os.fsdecode(names).split("\0") if names else []
+
+
 Changes = Mapping[RelPath, Dir | None]
 
 
@@ -68,6 +73,9 @@ class WorkTree:
         self.identity: tuple[int, int] | None = None
         self.files = 0
         self.gaps = 0
+        self.listed: dict[RelPath, bytes] = {}
+        """When the names of directories were listed (`listing.Stamp`). Only in memory: after a
+        power cut a directory may hold others, and have its old time."""
         self._dirs: dict[RelPath, Dir | None] = {}
         self._notes: dict[RelPath, bytes] | None = None
         self._complete = False
@@ -130,6 +138,7 @@ class WorkTree:
         self.files = self.gaps = 0
         self._dirs, self._notes, self._complete, self._anew = {}, {}, True, True
         self._unsaved = {}
+        self.listed.clear()
 
     def close(self) -> None:
         self.save()
@@ -184,6 +193,7 @@ class WorkTree:
         usual: Usual,
         generation: int,
         identity: tuple[int, int],
+        listed: Mapping[RelPath, bytes],
     ) -> None:
         """Takes over what was seen, now that the snapshot that holds it is referenced.
 
@@ -191,6 +201,8 @@ class WorkTree:
         """
         for path, new in changes.items():
             old = self.get(path)
+            if old is None or new is None or old.names != new.names:
+                self.listed.pop(path, None)
             self.files += (new.files if new else 0) - (old.files if old else 0)
             self.gaps += (new.gaps if new else 0) - (old.gaps if old else 0)
         notes = self.notes()
@@ -207,6 +219,7 @@ class WorkTree:
         self.base, self.usual, self.generation, self.identity = state
         self.trusted = True
         self._unsaved.update(changes)
+        self.listed.update(listed)
 
     def _drop(self, path: RelPath) -> None:
         """Leaves nothing behind of a directory that is gone: names that never come back are many

@@ -190,7 +190,7 @@ def test_a_scout_that_outlives_its_sender_holds_no_lock(tmp_path):
     fcntl.flock(lock, fcntl.LOCK_EX)
 
     def walk(vouch: Vouch) -> None:
-        vouch(ROOT)
+        vouch(ROOT, b"")
         signal.pause()
 
     scout = Scout([ROOT], root, walk)
@@ -222,7 +222,7 @@ def test_the_scout_begins_at_the_far_end(bench, monkeypatch):
 
     class Counting(Scout):
         def __init__(self, paths, fd, walk) -> None:
-            walk(visited.append)
+            walk(lambda path, _: visited.append(path))
             super().__init__(paths, fd, lambda _: None)
 
     monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)

@@ -1,0 +1,285 @@
+"""A directory in which no name can have come or gone is not listed again; all others are."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import core.listing
+import core.scan
+import core.scout
+import core.scouting
+from core.disk import DIRECTORY, REAL, Disk
+from core.errors import TurnmarkError
+from core.listing import Lister, Listing
+from core.model import ROOT, RelPath
+from core.recorder import Recorder
+from core.worktree import WorkTree
+from tests.stores import Bench
+from tests.test_scout import ANY_SIZE
+from tests.trees import build
+from tests.watching import until
+
+TREE = {f"{top}/{low}/f{n}": f"{top} {low} {n}" for top in "ab" for low in "de" for n in range(3)}
+ALL = sorted(map(RelPath, (b"", b"a", b"b", b"a/d", b"a/e", b"b/d", b"b/e")))
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[RelPath]:
+    """The directories that were listed, in this process."""
+    seen: list[RelPath] = []
+    real = Lister._listed_anew
+
+    def listed_anew(self: Lister, fd: int, path: RelPath) -> object:
+        seen.append(path)
+        return real(self, fd, path)
+
+    monkeypatch.setattr(Lister, "_listed_anew", listed_anew)
+    return seen
+
+
+@pytest.fixture
+def bench(tmp_path: Path, listed: list[RelPath]) -> Bench:
+    """Of which nothing changed for so long that all is believed."""
+    bench = Bench(tmp_path)
+    build(bench.path, TREE)
+    settle(bench, listed)
+    return bench
+
+
+def settle(bench: Bench, listed: list[RelPath]) -> None:
+    def is_quiet() -> bool:
+        listed.clear()
+        bench.point()
+        return not listed
+
+    until(is_quiet)
+
+
+def as_listed_anew(bench: Bench) -> tuple[object, bytes]:
+    known, bench.recorder.tree.listed = bench.recorder.tree.listed, {}
+    seen = bench.recorder.look()
+    bench.recorder.tree.listed = known
+    return seen.files, seen.about
+
+
+def test_what_changed_is_listed_and_nothing_else(bench: Bench, listed: list[RelPath]) -> None:
+    (bench.path / "b/d/new").write_text("x")
+    assert bench.point().changed == 1
+    assert listed == [b"b/d"]
+
+
+def test_new_contents_are_seen_without_listing(bench: Bench, listed: list[RelPath]) -> None:
+    (bench.path / "b/d/f1").write_text("other")
+    (bench.path / "a").chmod(0o700)
+    assert bench.point().changed == 2
+    assert listed == [b"a"]  # whose own change time moved
+
+
+def _swap(path: Path) -> None:
+    with REAL.opened(str(path), DIRECTORY) as fd:
+        REAL.exchange(b"d", b"e", fd, fd)
+
+
+def _file_to_directory(path: Path) -> None:
+    (path / "d/f0").unlink()
+    build(path, {"d/f0/inside": "x"})
+
+
+def _directory_to_file(path: Path) -> None:
+    for name in ("f0", "f1", "f2"):
+        (path / "d" / name).unlink()
+    (path / "d").rmdir()
+    (path / "d").write_text("a file")
+
+
+def _link_in_its_place(path: Path) -> None:
+    (path / "d/f0").unlink()
+    (path / "d/f0").symlink_to("f1")
+
+
+def _made_and_gone(path: Path) -> None:
+    (path / "d/t").touch()
+    (path / "d/t").unlink()
+
+
+def _gone_and_made(path: Path) -> None:
+    (path / "d/f0").unlink()
+    (path / "d/f0").write_text("a d 0")
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "deleted": lambda path: os.unlink(path / "d/f0"),
+    "renamed": lambda path: (path / "d/f0").rename(path / "d/g0"),
+    "renamed over another": lambda path: (path / "d/f0").rename(path / "d/f1"),
+    "moved elsewhere": lambda path: (path / "d/f0").rename(path / "e/f9"),
+    "directory renamed": lambda path: (path / "d").rename(path / "g"),
+    "directories exchanged": _swap,
+    "a link in its place": _link_in_its_place,
+    "a directory in its place": _file_to_directory,
+    "a file in a directory's place": _directory_to_file,
+    "made and gone again": _made_and_gone,
+    "gone and made again": _gone_and_made,
+    "an empty directory": lambda path: os.mkdir(path / "d/h"),
+    "rules": lambda path: (path / "d/.gitignore").write_text("f1\n"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_whatever_came_or_went_is_seen(
+    bench: Bench, listed: list[RelPath], change: Callable[[Path], object]
+) -> None:
+    change(bench.path / "a")
+    taken = bench.point()
+    assert (taken.snapshot.files, bench.recorder.look().about) == as_listed_anew(bench)
+    settle(bench, listed)
+    assert bench.recorder.last is not None
+    assert bench.recorder.last.files == as_listed_anew(bench)[0]
+
+
+def test_what_was_looked_at_by_its_path_is_listed_once_more(
+    bench: Bench, listed: list[RelPath]
+) -> None:
+    (bench.path / "a/d/new").write_text("x")
+    bench.recorder.take([RelPath(b"a/d/new")])
+    listed.clear()
+    assert bench.point().changed == 0
+    assert listed == [b"a/d"]
+
+
+def test_a_directory_that_changed_a_moment_ago_is_not_believed(
+    bench: Bench, listed: list[RelPath], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On most kernels another name could come within the same tick of the clock."""
+    monkeypatch.setattr(core.listing, "is_fresh", lambda changed, now: True)
+    (bench.path / "a/d/new").write_text("x")
+    bench.point()
+    listed.clear()
+    bench.point()
+    assert listed == [b"a/d"]
+
+
+def test_where_a_file_system_may_not_tell_all_is_listed(
+    bench: Bench, listed: list[RelPath], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Disk, "keeps_times", lambda self, fd: False)
+    bench.recorder.tree.listed.clear()
+    for _ in range(2):
+        listed.clear()
+        bench.point()
+        assert sorted(listed) == ALL
+
+
+def test_another_disk_below_is_listed(bench: Bench, listed: list[RelPath]) -> None:
+    with bench.recorder._beneath() as beneath:
+        beneath.identity = (beneath.identity[0] + 1, beneath.identity[1])
+        lister = Lister(beneath, bench.recorder.tree)
+        bench.recorder.tree.listed.clear()
+        lister.listing(beneath.fd, ROOT)
+    assert lister.stamps == {}
+
+
+def test_a_file_system_that_nobody_knows_is_not_believed() -> None:
+    with REAL.opened("/proc", DIRECTORY) as fd:
+        assert not REAL.keeps_times(fd)
+
+
+def test_the_next_process_lists_all(bench: Bench, listed: list[RelPath]) -> None:
+    """After a power cut a directory may hold other names, and have its old change time."""
+    bench.reopen()
+    listed.clear()
+    assert bench.point().changed == 0
+    assert sorted(listed) == ALL
+
+
+def test_a_new_name_that_could_not_be_stored_is_seen_by_the_next_look(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no room")
+
+    (bench.path / "a/d/new").write_text("x")
+    with monkeypatch.context() as patched:
+        patched.setattr(Recorder, "_publish", full)
+        with pytest.raises((OSError, TurnmarkError)):
+            bench.point()
+    assert bench.point().changed == 1
+
+
+def test_a_name_that_goes_while_it_is_looked_at_has_the_directory_listed(
+    bench: Bench, listed: list[RelPath], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Disk.lstat_all
+
+    def gone(self: Disk, names: list[bytes], at: int) -> list[os.stat_result]:
+        if b"f2" in names:
+            os.unlink(b"f2", dir_fd=at)
+        return real(self, names, at)
+
+    monkeypatch.setattr(Disk, "lstat_all", gone)
+    assert bench.point().changed == 4
+    assert {b"a/d", b"a/e", b"b/d", b"b/e"} <= set(listed)
+
+
+def test_files_with_several_names_or_written_through_maps_are_told_of(
+    bench: Bench, listed: list[RelPath]
+) -> None:
+    os.link(bench.path / "a/d/f0", bench.path / "b/same")
+    (bench.path / "a/x.db").write_text("x")
+    settle(bench, listed)
+    assert bench.recorder.always == {b"a/d/f0", b"b/same", b"a/x.db"}
+
+
+def test_what_a_scout_has_listed_is_not_listed_again(
+    bench: Bench, listed: list[RelPath], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
+    monkeypatch.setattr("core.scout.KB_PER_FILE", ANY_SIZE)
+    real, waited = core.scout.Scout, []
+
+    class Patient(real):  # type: ignore[misc, valid-type]
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)
+            os.waitid(os.P_PID, self._process, os.WEXITED | os.WNOWAIT)
+            waited.append(self)
+
+    monkeypatch.setattr(core.scouting, "Scout", Patient)
+    monkeypatch.setattr(core.scouting, "can_be_sent", lambda files: True)
+    (bench.path / "a/d/new").write_text("x")
+    bench.recorder.tree.listed.clear()
+    listed.clear()
+    assert bench.point().changed == 1
+    assert waited
+    assert sorted(listed) == [b"", b"a", b"a/d"]  # the others, by the scout
+    listed.clear()
+    bench.point()
+    assert set(listed) <= {b"a/d"}
+    assert bench.recorder.last is not None
+    assert bench.recorder.last.files == as_listed_anew(bench)[0]
+
+
+def test_a_scouts_word_counts_only_where_the_look_found_nothing_else(bench: Bench) -> None:
+    with bench.recorder._beneath() as beneath:
+        look = core.scan.Look(bench.recorder.tree, beneath, None, bench.recorder.rules)  # type: ignore[arg-type]
+        path, other, third = RelPath(b"a"), RelPath(b"b"), RelPath(b"c")
+        look.changes[path] = None
+        look.listed[other] = b"its own"
+        look._believe({path: b"scout's", other: b"scout's", third: b"scout's"})
+        assert look.listed == {other: b"its own", third: b"scout's"}
+
+
+def test_records_that_are_dropped_take_their_stamps_along(tmp_path: Path) -> None:
+    tree = WorkTree(str(tmp_path / "tree.db"))
+    tree.listed[ROOT] = b"stamp"
+    tree.forget()
+    assert tree.listed == {}
+    tree.close()
+
+
+def test_a_listing_gives_its_names_as_text() -> None:
+    assert Listing(0o755, b"a\0\xff", array("q")).names == ["a", "\udcff"]
+    assert Listing(0o755, b"", array("q")).names == []
