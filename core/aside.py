@@ -21,21 +21,28 @@ CREW = 4
 
 
 class Errand(Generic[T]):
-    """What somebody else was sent to do."""
+    """What is to be done, mostly by somebody else; who waits for it gets what was found."""
 
-    def __init__(self, act: Callable[[], T]) -> None:
-        self._act = act
+    def __init__(self, act: Callable[[], T], thread: int = 0) -> None:
+        self._act: Callable[[], T] | None = act
+        self._thread = thread
+        """That which was sent elsewhere for it; 0 for none."""
         self._running = threading.Lock()
         self._running.acquire()
         self._found: T | None = None
         self._error: BaseException | None = None
 
     def run(self) -> None:
+        assert self._act is not None
         try:
             self._found = self._act()
         except BaseException as error:  # noqa: BLE001 - for whoever waits
+            import traceback
+
+            traceback.clear_frames(error.__traceback__)  # which hold what was worked on
             self._error = error
         finally:
+            self._act = None
             self._running.release()
 
     @property
@@ -45,6 +52,8 @@ class Errand(Generic[T]):
     def wait(self) -> None:
         """Until it has ended, whatever interrupts: it goes on with what would be closed."""
         stop: BaseException | None = None
+        if self._thread and not self.has_ended:  # whoever waits leaves his processor free
+            _let_run_anywhere(self._thread)
         while not self.has_ended:
             try:
                 with self._running:
@@ -95,8 +104,15 @@ def wake() -> None:
 
 def begin(act: Callable[[], T]) -> Errand[T]:
     """Has work done on another processor, if there is one, that needs Python only now and then."""
-    errand, crew = Errand(act), _working(os.getpid())
-    if (thread := crew.threads[0].native_id) is not None:
+    try:
+        crew = _working(os.getpid())
+    except RuntimeError:  # no thread more for this user: then here, and at once
+        errand = Errand(act)
+        errand.run()
+        return errand
+    thread = crew.threads[0].native_id or 0
+    errand = Errand(act, thread)
+    if thread:
         send_elsewhere(thread)
     crew.errands.put(errand)
     return errand
@@ -129,9 +145,15 @@ def send_elsewhere(task: int) -> None:
     Linux may begin it there, to wait until that one is done (0.7 ms for a thread, here); told where
     not to run, it begins at once (0.06 ms).
     """
-    current = function("sched_getcpu")
-    if current is None or not hasattr(os, "sched_setaffinity"):
-        return
-    with suppress(OSError):  # a sandbox may forbid it, or the others have just been taken away
-        if others := os.sched_getaffinity(0) - {current()}:
-            os.sched_setaffinity(task, others)
+    if hasattr(os, "sched_setaffinity") and (current := function("sched_getcpu")) is not None:
+        _allow(task, os.sched_getaffinity(0) - {current()})
+
+
+def _let_run_anywhere(task: int) -> None:
+    _allow(task, os.sched_getaffinity(0))
+
+
+def _allow(task: int, processors: set[int]) -> None:
+    with suppress(OSError):  # a sandbox may forbid it, or they have just been taken away
+        if processors:
+            os.sched_setaffinity(task, processors)

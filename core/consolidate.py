@@ -1,6 +1,7 @@
 """Makes few packs of many by copying their entries, and keeps what goes with that tidy.
 
-Entries are copied as they are; only a tree that was stored in haste is compressed by now.
+Entries are copied as they are; only what was stored as it is, a tree or in haste a large file, is
+compressed by now.
 
 Knows packs, references and the linear views; not which objects deserve to live (`sweep`).
 

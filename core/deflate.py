@@ -38,7 +38,7 @@ def deflate(data: bytes) -> bytes:
 
 
 def store(data: bytes) -> bytes:
-    """A zlib stream of the bytes as they are: a tenth of the time, where that is waited for."""
+    """A zlib stream of the bytes as they are: a tenth of the time."""
     if len(data) > ONE_BLOCK:
         return b"".join(stored(data))
     return HEAD + _block(len(data), last=True) + data + _check(data).to_bytes(4, "big")

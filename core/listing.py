@@ -19,6 +19,8 @@ from .worktree import Dir, WorkTree, texts_of
 
 WIDTH = 5
 """Numbers kept of a name's stat: mode, inode, size, modification and change time."""
+SIZE_AND_CHANGE = (2, 4)
+"""Where these are among them; they tell also of a doubted file whether it was written to."""
 A_DIRECTORY = (stat.S_IFDIR, 0, 0, 0, 0)
 """All that is kept of one, which spares its stat: whoever enters it sees its mode and contents."""
 DOUBT = -(1 << 63)

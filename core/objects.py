@@ -23,8 +23,8 @@ class Sink(Protocol):
 
     def holds(self, oid: Oid) -> bool: ...
 
-    def blob_id(self, data: bytes) -> Oid:
-        """Of what may be added next."""
+    def blob_id(self, data: bytes, *, is_new: bool = True) -> Oid:
+        """Of what is added next, this very object, if it is new as it seems to be."""
 
 
 MODES = {b"%o" % mode: mode for mode in (FILE, EXEC, LINK, TREE)}

@@ -15,6 +15,7 @@ import zlib
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -207,7 +208,7 @@ def wake_workers() -> None:
 
 
 class PackWriter:
-    """Owns one unfinished pack; until `finish` nothing of it can be seen, and `drop` undoes it."""
+    """Owns one unfinished pack; until `place` nothing of it can be seen, and `drop` undoes it."""
 
     def __init__(self, disk: Disk, directory: str, spares: Spares | None = None) -> None:
         self.disk = disk
@@ -223,9 +224,10 @@ class PackWriter:
         self._part, self._fd = self._spares.take()
         self._trailer: bytes | None = None
         self._idx: Spare | None = None
+        self._index = b""
         self._out: list[Part] = [bytes(HEADER_BYTES)]
-        self.written: list[bytes] = []
-        """All of a finished pack, to compare with what is read back; of a large one nothing."""
+        self._written: list[bytes] = []
+        """All of a sealed pack, to compare with what is read back; of a large one nothing."""
         self._buffered = 0
         self._batch: list[tuple[Kind, Oid, bytes]] = []
         self._batch_bytes = 0
@@ -280,7 +282,7 @@ class PackWriter:
         return offset
 
     def finish(self, settle: Callable[[Sequence[int]], None]) -> str:
-        """Puts pack and index in place, once they are settled."""
+        """Puts pack and index in place, once they are settled; to read them back is left."""
         settle(self.seal())
         return self.place()
 
@@ -290,8 +292,26 @@ class PackWriter:
             self._settle()
             self._trailer = self._seal()
         self._idx = self._spares.take()
-        self.disk.write(self._idx.fd, encode_index(self.entries, self._trailer))
+        self._index = encode_index(self.entries, self._trailer)
+        self.disk.write(self._idx.fd, self._index)
         return self._fd, self._idx.fd
+
+    def check(self) -> None:
+        """Reads a sealed pack and its index back, before anybody can count on what is in them."""
+        assert self._trailer is not None and self._idx is not None
+        if not self._reads_back(self._idx.fd, [self._index]):
+            raise Damaged("An index reads back otherwise than it was written.", HINT)
+        if self._written:
+            whole = self._reads_back(self._fd, self._written)
+        else:
+            whole = _sums_of(self.disk, self._fd, self.size)[0] == self._trailer
+        if not whole:
+            raise Damaged("A pack reads back otherwise than it was written.", HINT)
+
+    def _reads_back(self, fd: int, written: Iterable[bytes]) -> bool:
+        self.disk.seek_start(fd)
+        same = all(self.disk.read_exactly(fd, len(part)) == part for part in written)
+        return same and not self.disk.read(fd, 1)
 
     def place(self) -> str:
         """Gives a sealed pack and its index their names, of which it returns the common path;
@@ -308,9 +328,11 @@ class PackWriter:
     def drop(self) -> None:
         """Forgets the pack; what cannot be unlinked now is swept up with other left-overs later."""
         parts = [self._part, *([self._idx.path] if self._idx else [])]
-        self._close()
-        for part in parts:
-            self.disk.discard(part)
+        try:
+            self._close()
+        finally:
+            for part in parts:
+                self.disk.discard(part)
 
     def _compress(self) -> None:
         batch, size = self._batch, self._batch_bytes
@@ -356,16 +378,16 @@ class PackWriter:
     def _flush(self) -> None:
         """From now on nothing is held."""
         self._write_held()
-        for place, part in enumerate(self.written):
+        for place, part in enumerate(self._written):
             begin = HEADER_BYTES if place == 0 and not self._flushed else 0
             self._crc = crc32(memoryview(part)[begin:], self._crc)
-        self._flushed, self._buffered, self.written = True, 0, []
+        self._flushed, self._buffered, self._written = True, 0, []
         self._stored = frozenset()
 
     def _write_held(self) -> None:
         for part in _gathered(self._out):
             self.disk.write(self._fd, part)
-            self.written.append(part)
+            self._written.append(part)
         self._out = []
 
     def _seal(self) -> bytes:
@@ -389,16 +411,18 @@ class PackWriter:
     def _digest_of_held(self) -> bytes:
         """Of all of a pack that is held, which it then ends."""
         digest = hashlib.sha1(usedforsecurity=False)
-        for part in (*self.written, *self._out):
+        for part in (*self._written, *self._out):
             digest.update(part)
         self._out.append(digest.digest())
         return digest.digest()
 
     def _close(self) -> None:
-        for fd in (self._fd, self._idx.fd if self._idx else -1):
-            if fd >= 0:
-                self.disk.close(fd)
-        self._fd, self._idx = -1, None
+        fds = [self._fd, *([self._idx.fd] if self._idx else [])]
+        self._fd, self._idx = -1, None  # before an error: the next file may get their numbers
+        with ExitStack() as left:
+            for fd in fds:
+                if fd >= 0:
+                    left.callback(self.disk.close, fd)
 
 
 class Alone:
@@ -419,15 +443,17 @@ class Alone:
         """Whether a file is worth it, and memory will hold it beside so many bytes of others."""
         return LARGE_BYTES <= size < HELD_BYTES - others - stored_more(size) - SLACK
 
-    def written(self, oid: Oid) -> PackWriter:
-        """The pack as it is to be sealed."""
+    def pack_of(self, oid: Oid) -> PackWriter:
+        """The pack, written but not sealed."""
         self._writing.result()
         self._pack.name_it(oid)
         return self._pack
 
     def drop(self) -> None:
-        self._writing.wait()
-        self._pack.drop()
+        try:
+            self._writing.wait()
+        finally:
+            self._pack.drop()
 
 
 def _pack_header(count: int) -> bytes:
@@ -679,11 +705,8 @@ class Pack:
             raise Damaged(f"{self.path}.pack holds an object of the wrong size.", HINT)
         return data
 
-    def check(self, written: Sequence[bytes] = ()) -> None:
-        """Reads the whole pack and its index back and compares both trailers.
-
-        With what was written to the pack, if that is still held, it is compared byte by byte.
-        """
+    def check(self) -> None:
+        """Reads the whole pack and its index back and compares both trailers."""
         index = self._idx[:]
         if hashlib.sha1(index[:-20], usedforsecurity=False).digest() != index[-20:]:
             raise Damaged(f"The index {self.path}.idx does not match its check sum.", HINT)
@@ -693,16 +716,8 @@ class Pack:
             if size < 32 or head != b"PACK" + struct.pack(">II", 2, self.count):
                 raise Damaged(f"{self.path}.pack does not match its index.", HINT)
             trailer = self.disk.pread(fd, 20, size - 20)
-            if trailer != index[-40:-20] or not self._is_whole(fd, size, trailer, written):
+            if trailer != index[-40:-20] or _sums_of(self.disk, fd, size - 20)[0] != trailer:
                 raise Damaged(f"{self.path}.pack does not match its check sum.", HINT)
-
-    def _is_whole(self, fd: int, size: int, trailer: bytes, written: Sequence[bytes]) -> bool:
-        if written:
-            return size == sum(map(len, written)) and self._reads_back(fd, written)
-        return _sums_of(self.disk, fd, size - 20)[0] == trailer
-
-    def _reads_back(self, fd: int, written: Sequence[bytes]) -> bool:
-        return all(self.disk.read_exactly(fd, len(part)) == part for part in written)
 
     def spans(self) -> Iterator[tuple[Oid, int, int]]:
         """Every entry in the order of the file: its id, and where its bytes begin and end."""

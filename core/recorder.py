@@ -88,7 +88,7 @@ class TreesOnly:
     def holds(self, oid: Oid) -> bool:
         return True
 
-    def blob_id(self, data: bytes) -> Oid:
+    def blob_id(self, data: bytes, *, is_new: bool = True) -> Oid:
         return hash_object("blob", data)
 
 

@@ -25,6 +25,7 @@ from .disk import GONE
 from .inforce import GITIGNORE, InForce
 from .listing import (
     DOUBT,
+    SIZE_AND_CHANGE,
     WIDTH,
     Lister,
     Listing,
@@ -332,6 +333,7 @@ class Look:
             self._gap(frame, name, "oversize")
             self._doubt_at(frame, at)
             return
+        is_new = _seems_new(frame, os.fsdecode(name), at)
         replace_stat(frame.stats, at, found.stat)
         if found.torn:
             self._gap(frame, name, "torn")
@@ -339,7 +341,7 @@ class Look:
             self.always.add(join(frame.path, name))
         if found.torn or found.held or may_be_stale(name, found.stat, begun):
             self._doubt_at(frame, at)
-        oid = self.sink.blob_id(found.data)
+        oid = self.sink.blob_id(found.data, is_new=is_new)
         if self._is_new(frame, name, oid):
             self.sink.add("blob", found.data, oid)
         self._capture(frame, name, _file_entry(found.stat.st_mode, oid), found.stat.st_mode)
@@ -778,6 +780,14 @@ def _topmost(paths: set[RelPath]) -> set[RelPath]:
 def _reason_through(rules: DirRules, name: bytes) -> GapReason | None:
     """Why a directory is left out that is entered only for protected paths below it."""
     return rules.left_out(name) if rules.verdict(name, True) == "through" else None
+
+
+def _seems_new(frame: Frame, text: str, at: int) -> bool:
+    """False for a file that is looked at again for being doubted: most are what they were."""
+    known = frame.known.get(text)
+    return known is None or any(
+        frame.stats[at + number] != frame.known_stats[known + number] for number in SIZE_AND_CHANGE
+    )
 
 
 def _file_entry(mode: int, oid: Oid) -> Entry:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from .beneath import Beneath
 from .listing import (
     DOUBT,
+    SIZE_AND_CHANGE,
     WIDTH,
     Lister,
     Listing,
@@ -128,6 +129,8 @@ class Splicer:
             return None
         if array("q", numbers_of(info)) == stats[at : at + WIDTH]:
             return entry.oid
+        now = numbers_of(info)
+        is_new = any(now[number] != stats[at + number] for number in SIZE_AND_CHANGE)
         begun = time.time_ns()
         found = read_stable(self.disk, fd, name)
         if found.torn or found.stat.st_mode != info.st_mode or 0 < cap < len(found.data):
@@ -137,7 +140,7 @@ class Splicer:
             self.lister.always.add(join(path, name))
         if found.held or may_be_stale(name, found.stat, begun):
             stats[at + 3] = DOUBT
-        oid = self.sink.blob_id(found.data)
+        oid = self.sink.blob_id(found.data, is_new=is_new)
         if oid != entry.oid:
             self.sink.add("blob", found.data, oid)
         return oid

@@ -583,8 +583,7 @@ class Writer:
         self.size = 0
         self._pack: PackWriter | None = None
         self._alone: list[Alone] = []
-        self._finished: dict[str, list[bytes]] = {}
-        """The paths of packs, and what was written to them."""
+        self._finished: list[str] = []
         self._written: set[Oid] = set()
         self._ready: list[Ready] = []
         self._open = ExitStack()
@@ -607,13 +606,19 @@ class Writer:
             raise explain(error, "write to the store", self.store.base) from error
         return oid
 
-    def blob_id(self, data: bytes) -> Oid:
-        """Of what may be added next; if it is large and somebody waits, it is written meanwhile."""
-        held = sum(len(alone.data) for alone in self._alone)
-        if self.in_haste and Alone.suits(len(data), held):
-            disk, spares = self.store.disk, self.store.spares
-            self._alone.append(Alone(disk, self.store.packs_in, spares, data))
+    def blob_id(self, data: bytes, *, is_new: bool = True) -> Oid:
+        """Of what is new by all signs, and so added next; if it is large and somebody waits, it is
+        written meanwhile."""
+        if is_new and self.in_haste:
+            self._write_ahead(data)
         return hash_object("blob", data)
+
+    def _write_ahead(self, data: bytes) -> None:
+        """A favour: what fails here fails again where it is added, and is told of there."""
+        if Alone.suits(len(data), sum(len(alone.data) for alone in self._alone)):
+            store = self.store
+            with suppress(OSError):
+                self._alone.append(Alone(store.disk, store.packs_in, store.spares, data))
 
     def _is_ahead(self, data: bytes, oid: Oid) -> bool:
         """Whether it is being written already."""
@@ -638,31 +643,48 @@ class Writer:
         return self._pack
 
     def _finish_pack(self) -> None:
-        """Where more are to come; what was written is not held for all of them."""
+        """Where more are to come."""
         if self._pack is not None:
-            path = self._pack.finish(self.store.order.contents)
-            self._note(path, self._pack)
-            self._finished[path] = []
+            self._place([self._pack])
             self._pack = None
 
     def _finish_all(self, along: Sequence[int]) -> None:
-        """Always in order: of an object that is seen, another writer may make a durable point."""
-        packs = [alone.written(alone.oid) for alone in self._alone if alone.oid is not None]
-        packs += [self._pack] if self._pack is not None else []
+        packs = [*self._written_ahead(), *([self._pack] if self._pack is not None else [])]
+        self._place(packs, along)
+        self._alone, self._pack = [], None
+
+    def _written_ahead(self) -> list[PackWriter]:
+        """What nobody wanted after all leaves first, as there may be little room; what could not be
+        written by itself goes the way of the others, where it is compressed."""
+        wanted = [alone for alone in self._alone if alone.oid is not None]
+        for alone in [alone for alone in self._alone if alone.oid is None]:
+            self._alone.remove(alone)
+            alone.drop()
+        packs = []
+        for alone in wanted:
+            assert alone.oid is not None
+            try:
+                packs.append(alone.pack_of(alone.oid))
+            except OSError:
+                self._alone.remove(alone)
+                alone.drop()
+                self._open_pack().add("blob", alone.oid, alone.data)
+        return packs
+
+    def _place(self, packs: Sequence[PackWriter], along: Sequence[int] = ()) -> None:
+        """Always in order, and read back first: of an object that is seen, another writer may make
+        a durable point."""
         fds = [fd for pack in packs for fd in pack.seal()]
         self.store.order.contents([*fds, *along])
         for pack in packs:
-            self._note(pack.place(), pack)
-        self._alone = [alone for alone in self._alone if alone.oid is None]
-        self._pack = None
-
-    def _note(self, path: str, pack: PackWriter) -> None:
-        self._finished[path] = pack.written
-        self.size += pack.size
-        self._written.update(pack.entries)
+            pack.check()
+        for pack in packs:
+            self._finished.append(pack.place())
+            self.size += pack.size
+            self._written.update(pack.entries)
 
     def settle(self, *, sync: bool, refs: Iterable[tuple[str, Oid]] = ()) -> Stored:
-        """Puts what was added in place, in order, and reads it back; only then may a reference be
+        """Reads back what was added and puts it in place, in order; only then may a reference be
         made.
 
         The references that are to be published then are written already, but for their names.
@@ -675,12 +697,9 @@ class Writer:
         if sync and self._finished:
             self.store.order.names(self.store.packs_in)
         self._remember_unsynced(sync=sync)
-        packs = [self.store.open_pack(path) for path in self._finished]
-        for pack, written in zip(packs, self._finished.values(), strict=True):
-            pack.check(written)
-        self.store.add_packs(packs)
-        stored = Stored(list(self._finished), self.objects, self.size)
-        self._finished = {}
+        self.store.add_packs([self.store.open_pack(path) for path in self._finished])
+        stored = Stored(self._finished, self.objects, self.size)
+        self._finished = []
         return stored
 
     def _remember_unsynced(self, *, sync: bool) -> None:
@@ -703,12 +722,13 @@ class Writer:
 
     def drop(self) -> None:
         """Lets go of what was not settled; finished packs stay, harmless and unreferenced."""
-        while self._alone:
-            self._alone.pop().drop()
-        if self._pack is not None:
-            self._pack.drop()
-            self._pack = None
-        self._open.close()
+        with ExitStack() as unfinished:
+            unfinished.callback(self._open.close)
+            if self._pack is not None:
+                unfinished.callback(self._pack.drop)
+            for alone in self._alone:
+                unfinished.callback(alone.drop)
+            self._alone, self._pack = [], None
 
 
 def registry_path(store: Store, workspace: str) -> str:

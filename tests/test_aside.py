@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from core import aside
+from tests.watching import until
 
 
 def fails() -> None:
@@ -105,9 +108,54 @@ def test_an_errand_is_sent_to_another_processor_than_the_askers(affinity: set[in
         pytest.skip("there is one processor only")
     here = min(affinity)
     os.sched_setaffinity(0, {here, max(affinity)})
-    where = aside.begin(lambda: os.sched_getaffinity(0)).result()
+    errand = aside.begin(lambda: os.sched_getaffinity(0))
+    until(lambda: errand.has_ended)
+    where = errand.result()
     assert len(where) == 1
     assert where < {here, max(affinity)}
+
+
+@needs_affinity
+def test_who_waits_leaves_the_errand_his_processor(affinity: set[int]) -> None:
+    os.sched_setaffinity(0, affinity)
+    go = threading.Event()
+
+    def work() -> set[int]:
+        assert go.wait(60)
+        until(lambda: os.sched_getaffinity(0) == affinity)
+        return os.sched_getaffinity(0)
+
+    errand = aside.begin(work)
+    go.set()
+    assert errand.result() == affinity
+
+
+def test_where_no_thread_can_be_started_the_errand_is_run_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none_left(process: int) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(aside, "_working", none_left)
+    errand = aside.begin(threading.get_ident)
+    assert errand.has_ended
+    assert errand.result() == threading.get_ident()
+
+
+def test_what_an_errand_that_failed_had_worked_on_is_let_go() -> None:
+    class Large:
+        """Whatever is held."""
+
+    def work(large: Large) -> None:
+        raise OSError("no room")
+
+    large = Large()
+    held = weakref.ref(large)
+    errand = aside.begin(partial(work, large))
+    with pytest.raises(OSError, match="no room"):
+        errand.result()
+    del large
+    assert held() is None
 
 
 @needs_affinity

@@ -116,7 +116,7 @@ def test_nothing_is_inflated(tmp_path, monkeypatch):
     module.check_pack(REAL, path)
 
 
-def test_trees_stored_in_haste_are_compressed_by_and_by(tmp_path):
+def test_trees_that_were_stored_as_they_are_are_compressed_by_and_by(tmp_path):
     bench = Bench(tmp_path)
     build(bench.path, {f"{'x' * 60}{n}": "x" for n in range(30)})
     bench.point()
@@ -159,7 +159,7 @@ def test_only_where_somebody_waits_for_it_is_anything_stored_in_haste(tmp_path, 
     assert sum(pack.size() for pack in bench.store.packs()) < 100_000
 
 
-def test_a_wrong_tree_stored_in_haste_keeps_no_other_from_being_consolidated(tmp_path):
+def test_a_wrong_tree_stored_as_it_is_keeps_no_other_from_being_consolidated(tmp_path):
     store = grown(tmp_path).store
     out = PackWriter(REAL, f"{store.base}/objects/pack")
     header = entry_header(TYPES["tree"], 9)

@@ -35,7 +35,7 @@ from core.packs import (
     Entry as Place,
 )
 from core.spares import Spares
-from core.store import Store, Stored
+from core.store import Store, Stored, Writer
 from tests.stores import fsck
 
 Objects = dict[Oid, tuple[Kind, bytes]]
@@ -436,9 +436,11 @@ def of_size(size: int) -> bytes:
 def test_a_large_file_in_haste_is_stored_as_it_is(tmp_path: Path, size: int) -> None:
     (oid, (_, data)), *_ = blobs(of_size(size)).items()
     assert Alone.suits(size, 0)
-    writer = alone(tmp_path, data).written(oid)
-    pack = Pack(REAL, writer.finish(REAL.sync_all))
-    pack.check(writer.written)
+    writer = alone(tmp_path, data).pack_of(oid)
+    REAL.sync_all(writer.seal())
+    writer.check()
+    pack = Pack(REAL, writer.place())
+    pack.check()
     assert content(pack) == {oid: ("blob", data)}
     assert size < pack.size() < 1 << 22
     git("index-pack", "--verify", pack.path + ".pack", cwd=tmp_path)
@@ -464,7 +466,7 @@ def test_of_what_could_not_be_written_nothing_is_left(tmp_path: Path) -> None:
 
     full = alone(tmp_path, of_size(1 << 20), Full())
     with pytest.raises(OSError, match="full"):
-        full.written(Oid(bytes(20)))
+        full.pack_of(Oid(bytes(20)))
     full.drop()
     assert os.listdir(tmp_path) == []
 
@@ -477,10 +479,10 @@ def test_a_byte_that_changes_after_it_was_written_ahead_is_found(tmp_path: Path)
             return super().write_some(fd, data)
 
     data = LETTERS * 50_000
-    writer = alone(tmp_path, data, Forgetful()).written(hash_object("blob", data))
-    pack = Pack(REAL, writer.finish(REAL.sync_all))
+    writer = alone(tmp_path, data, Forgetful()).pack_of(hash_object("blob", data))
+    writer.seal()
     with pytest.raises(Damaged):
-        pack.check(writer.written)
+        writer.check()
 
 
 def added_in_haste(store: Store, *contents: bytes) -> Stored:
@@ -526,6 +528,74 @@ def test_what_turns_out_not_to_be_new_leaves_nothing_behind(tmp_path: Path) -> N
         assert writer.blob_id(data) == hash_object("blob", data)
         assert writer.settle(sync=True).packs == []
     assert os.listdir(store.packs_in) == []
+
+
+def test_what_turns_out_not_to_be_new_has_left_before_anything_else_needs_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, data = Store.create(str(tmp_path / "store")), of_size(1_300_000)
+    sizes: list[int] = []
+
+    def contents(fds: object) -> None:
+        sizes.extend(path.stat().st_size for path in Path(store.packs_in).iterdir())
+
+    monkeypatch.setattr(store.order, "contents", contents)
+    with store.writing(in_haste=True) as writer:
+        writer.blob_id(data)
+        writer.add("blob", b"small")
+        assert writer.settle(sync=True).objects == 1
+    assert sizes
+    assert max(sizes) < 2_000
+
+
+def test_what_does_not_seem_to_be_new_is_not_written_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.store.Alone", None)
+    store, data = Store.create(str(tmp_path / "store")), of_size(1_300_000)
+    with store.writing(in_haste=True) as writer:
+        assert writer.blob_id(data, is_new=False) == hash_object("blob", data)
+
+
+def test_what_cannot_be_written_by_itself_goes_with_the_others(tmp_path: Path) -> None:
+    class Nearly(Disk):
+        """Full, but for what is compressed."""
+
+        def write_some(self, fd: int, data: bytes | memoryview) -> int:
+            if len(data) >= 1 << 20:
+                raise OSError(errno.ENOSPC, "full")
+            return super().write_some(fd, data)
+
+    store, data = Store.create(str(tmp_path / "store"), Nearly()), LETTERS * 50_000
+    stored = added_in_haste(store, data, b"small")
+    assert (len(stored.packs), stored.objects) == (1, 2)
+    assert Store.open(store.base).blob(hash_object("blob", data)) == data
+    assert len(os.listdir(store.packs_in)) == 2
+
+
+def test_one_that_cannot_be_dropped_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.create(str(tmp_path / "store"))
+    failed: list[int] = []
+    real = Disk.close
+
+    def close(self: Disk, fd: int) -> None:
+        real(self, fd)
+        if not failed:
+            failed.append(fd)
+            raise OSError(errno.EDQUOT, "no quota left")
+
+    before = len(os.listdir("/proc/self/fd"))
+    writer = Writer(store, in_haste=True)
+    for size in (1 << 20, (1 << 20) + 1):
+        writer.blob_id(of_size(size))
+    writer.add("blob", b"small")
+    monkeypatch.setattr(Disk, "close", close)
+    with pytest.raises(OSError, match="quota"):
+        writer.drop()
+    assert os.listdir(store.packs_in) == []
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 # Splitting

@@ -84,7 +84,7 @@ def no_memory_of_what_is_unsynced() -> None:
 
 
 def no_read_back() -> None:
-    put(core.packs.Pack, "check", nothing)
+    put(core.packs.PackWriter, "check", nothing)
     real = core.refs.RefStore.place
 
     def place(self: Any, fresh: Any, *, sync: bool) -> None:
