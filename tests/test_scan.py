@@ -1028,6 +1028,7 @@ def test_many_new_contents_in_one_directory_are_not_looked_for_one_by_one(
     assert asked == []
     time.sleep(2 * FRESH_NS / 1e9)
     bench.point()
+    asked.clear()  # of those that were written a moment before the last look
     build(bench.path, dict.fromkeys(names[:5], "newest"))
     assert bench.point().changed == 5
     assert len(asked) == 5
