@@ -355,3 +355,16 @@ def test_a_foreign_core_is_named_together_with_the_cure(tmp_path):
     assert f"Python finds {tmp_path}/core" in done.stderr
     assert "-EP -m watcher" in done.stderr
     assert "decoy" not in done.stderr
+
+
+def test_an_agent_that_nobody_knows_is_answered_with_those_there_are(turnmark):
+    result = turnmark("init", "clod")
+    known = "error: There is no agent 'clod'; those known are claude-code, codex,"
+    assert (result.code, result.err.startswith(known)) == (64, True)
+    assert result.err.count("codex") == 1
+
+
+def test_whoever_names_a_snapshot_is_told_how_a_point_gets_a_name(turnmark):
+    result = turnmark("snapshot", "-m", "before")
+    assert result.code == 64
+    assert "`turnmark mark -m LABEL`" in result.err

@@ -12,7 +12,18 @@ from ..cli import EXCEPTIONS, FAILED, OK
 from ..context import Context, pass_context
 from ..output import answer
 
-agent_argument = click.argument("agent", required=False, type=click.Choice(list(AGENTS)))
+
+class AgentName(click.Choice[str]):
+    """One of those we know, which a message of our own names once."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in self.choices:
+            known = ", ".join(self.choices)
+            raise click.UsageError(f"There is no agent '{value}'; those known are {known}.", ctx)
+        return value
+
+
+agent_argument = click.argument("agent", required=False, type=AgentName(list(AGENTS)))
 
 
 @click.command()

@@ -130,7 +130,7 @@ def save(context: Context, session: str | None, merge: bool) -> None:
 def delete(context: Context, session: str) -> None:
     """Delete a session's state; its turns stay rollback points."""
     there = sessions_of(context).delete(session)
-    says = f"Deleted {session}." if there else f"There was no {session}."
+    says = f"Deleted {session}." if there else f"There was no session {session} to delete."
     answer(context, {"session_id": session, "deleted": there}, says)
 
 
