@@ -124,7 +124,7 @@ def test_prune_shows_first_and_loses_nothing_without_a_yes(turnmark, lived_in, s
     assert turnmark("store", "prune", "--json").code == 64
     shown, code = on_terminal(lived_in, "store", "prune", types=b"n\n")
     assert code == 1
-    assert f"Orphans    1, whose directory was deleted\n  {lived_in}/gone\n" in shown
+    assert f"Orphans    1 workspace without a directory\n  {lived_in}/gone\n" in shown
     assert "Nothing was changed." in shown
     assert len(said("store")[0]["workspaces"]) == 2
 

@@ -238,9 +238,9 @@ def _pruned_lines(pruned: Pruned, roots: Mapping[str, str], *, dry_run: bool) ->
     if dry_run:
         yield "What a prune would do; nothing is changed yet."
     yield f"Scanned    {count(pruned.scanned, 'workspace')}"
-    yield f"Orphans    {len(pruned.orphans)}, whose directory was deleted"
+    yield f"Orphans    {count(len(pruned.orphans), 'workspace')} without a directory"
     yield from (f"  {roots.get(one, one)}" for one in pruned.orphans)
-    yield f"Stale      {len(pruned.stale)}, of which nothing is young enough"
+    yield f"Stale      {count(len(pruned.stale), 'workspace')} without a point young enough"
     yield from (f"  {roots.get(one, one)}" for one in pruned.stale)
     yield f"Dropped    {count(pruned.snapshots_dropped, 'snapshot')}"
     yield f"Reclaimed  {size(pruned.reclaimed)} of {size(pruned.bytes_before)}"
