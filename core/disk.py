@@ -28,9 +28,7 @@ WRITE, WRITE_AND_WAIT = 2, 7
 IN_ORDER = frozenset({b"data=ordered", b"barrier"})
 """What a mounted ext4 says of itself if it has a journal and a disk that is told to flush; the
 journal must be on that disk, as the inode that it then is."""
-TIMES_KEPT = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994})
-"""ext2 to ext4, xfs, btrfs, tmpfs, as Linux numbers them."""
-STATFS_BYTES = 256
+TIMES_KEPT = frozenset({b"ext2", b"ext3", b"ext4", b"xfs", b"tmpfs"})
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 CHUNK = 1 << 20
 HALF_WRITTEN = re.compile(r"\.[0-9]+\.[0-9]+\.new$")
@@ -129,15 +127,21 @@ class Disk:
         except OSError:
             return 0
 
-    def keeps_times(self, fd: int) -> bool:
-        """Whether a directory's change time surely moves with each name that comes or goes: not
-        every network file system, or program that plays one, sees to it."""
-        call, found = function("fstatfs"), ctypes().create_string_buffer(STATFS_BYTES)
-        if sys.platform != "linux" or call is None or call(fd, found) != 0:
-            return False
-        return int.from_bytes(found.raw[: ctypes().sizeof(ctypes().c_long)], sys.byteorder) in (
-            TIMES_KEPT
-        )
+    def mount_that_keeps_times(self, fd: int) -> int:
+        """The number of the mount that a directory lies on, if there the change time of a directory
+        moves with each name that comes or goes; 0 if not, or if nobody knows.
+
+        Not every network file system, or program that plays one, sees to it; and what the mount is
+        called cannot be said by a server.
+        """
+        try:
+            told = self.read_file(f"/proc/self/fdinfo/{fd}")
+            mounts = self.read_file("/proc/self/mountinfo")
+        except OSError:
+            return 0
+        number = re.search(rb"^mnt_id:\s*(\d+)$", told, re.MULTILINE)
+        kind = number and re.search(rb"^%s .* - (\S+) " % number[1], mounts, re.MULTILINE)
+        return int(number[1]) if number and kind and kind[1] in TIMES_KEPT else 0
 
     def lstat(self, name: Name, at: int | None = None) -> os.stat_result:
         return os.stat(name, dir_fd=at, follow_symlinks=False)

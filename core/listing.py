@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .beneath import Beneath
+from .disk import Disk
 from .model import RelPath, join
 from .reading import RECENT_NS, is_fresh
 from .rules import DirRules
@@ -37,8 +38,10 @@ LAST_OF_MAPPED = frozenset(ending[-1] for ending in MAPPED)
 
 _STAMP = struct.Struct("<QQq").pack
 Stamp = bytes
-"""Device, inode and change time of a directory when it was listed: while they stay the same, so do
-its names."""
+"""Device, inode and change time of a directory that was listed: while they are the same, so are its
+names, and whether each is one of a directory. (Not where a key comes or goes that encrypts them:
+then one of the names is gone.)"""
+SECOND_NS = 1_000_000_000
 
 
 class Listing(NamedTuple):
@@ -57,26 +60,37 @@ class Lister:
     """Owns `always`, the files met of which file system events may not tell, with several names or
     written through maps; and `stamps` of what was listed anew."""
 
-    def __init__(self, beneath: Beneath, tree: WorkTree) -> None:
-        self.disk = beneath.disk
+    def __init__(self, disk: Disk, tree: WorkTree) -> None:
+        self.disk = disk
         self.tree = tree
         self.always: set[RelPath] = set()
         self.stamps: dict[RelPath, Stamp] = {}
-        self._device = beneath.identity[0] if self.disk.keeps_times(beneath.fd) else None
+        """Of each directory that was listed; empty where its time is not to be believed."""
+        self._device: int | None = None
+
+    def believe_times(self, beneath: Beneath) -> None:
+        """For a look at everything: what lies on the device of the root, if that keeps them."""
+        mount = self.disk.mount_that_keeps_times(beneath.fd)
+        self.tree.keep_stamps(mount)
+        self._device = beneath.identity[0] if mount else None
 
     def listing(self, fd: int, path: RelPath) -> Listing:
         """Where no name can have come or gone since the last time, those on record are asked for:
         to list them takes a third of the time."""
         info = self.disk.fstat(fd)
         mode = stat.S_IMODE(info.st_mode)
-        stamp = _STAMP(info.st_dev, info.st_ino, info.st_ctime_ns)
-        if self.tree.listed.get(path) == stamp and (old := self.tree.get(path)) is not None:
-            stats = self._stats_again(fd, path, old)
-            if stats is not None:
-                return Listing(mode, old.names, stats)
-        if info.st_dev == self._device and not is_fresh(info.st_ctime_ns, time.time_ns()):
-            self.stamps[path] = stamp
-        return Listing(mode, *self._listed_anew(fd, path))
+        stamp = b""
+        if info.st_dev == self._device:
+            stamp = _STAMP(info.st_dev, info.st_ino, info.st_ctime_ns)
+            if self.tree.stamps.get(path) == stamp and (old := self.tree.get(path)) is not None:
+                stats = self._stats_again(fd, path, old)
+                if stats is not None:
+                    return Listing(mode, old.names, stats)
+            if _may_come_again(info.st_ctime_ns, time.time_ns()):
+                stamp = b""
+        found = self._listed_anew(fd, path)
+        self.stamps[path] = stamp
+        return Listing(mode, *found)
 
     def _stats_again(self, fd: int, path: RelPath, old: Dir) -> array[int] | None:
         """None if a name is gone after all, or is a directory now."""
@@ -88,9 +102,11 @@ class Lister:
             files = [name for name, mode in zip(names, modes, strict=True) if mode != stat.S_IFDIR]
         try:
             found = self.disk.lstat_all(files, fd)
+            if names and not files:
+                self.disk.lstat(names[0], fd)
         except FileNotFoundError:
             return None
-        if _has_mapped(old.names) or sum([info.st_nlink for info in found]) > len(found):
+        if _has_mapped(old.names) or [1 for info in found if info.st_nlink != 1]:
             for name, info in zip(files, found, strict=True):
                 self.note(path, os.fsdecode(name), info)
         stats = _numbers(found)
@@ -128,6 +144,12 @@ class Lister:
     def note(self, path: RelPath, name: str, info: os.stat_result) -> None:
         if (info.st_nlink > 1 or name.endswith(MAPPED)) and stat.S_ISREG(info.st_mode):
             self.always.add(join(path, os.fsencode(name)))
+
+
+def _may_come_again(changed_ns: int, now_ns: int) -> bool:
+    """Whether another change could bear the same change time: within the same tick, or where times
+    are of whole seconds and the clock is set back."""
+    return changed_ns % SECOND_NS == 0 or is_fresh(changed_ns, now_ns)
 
 
 def _numbers(found: Iterable[os.stat_result]) -> array[int]:

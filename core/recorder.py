@@ -161,7 +161,7 @@ class Recorder:
             self.last = snapshot
             self.tree.accept(
                 *(look.changes, snapshot.id, look.usual),
-                *(proved_at, beneath.identity, look.listed),
+                *(proved_at, beneath.identity, look.stamps),
             )
         return Taken(snapshot, made, changed, fresh, durable=sync)
 

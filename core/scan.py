@@ -108,7 +108,7 @@ class Look:
         self.dirs_seen = 0
         self.files_seen = 0
         self.complete = False
-        self._lister = Lister(beneath, tree)
+        self._lister = Lister(self.disk, tree)
         self._in_force = InForce(tree, beneath, rules)
         self._splicer = Splicer(beneath, sink, rules, self._lister)
         self._scout: Scout | None = None
@@ -118,7 +118,7 @@ class Look:
         return self._lister.always
 
     @property
-    def listed(self) -> dict[RelPath, bytes]:
+    def stamps(self) -> dict[RelPath, bytes]:
         return self._lister.stamps
 
     # The whole tree
@@ -128,6 +128,7 @@ class Look:
         self.complete = True
         self.tree.load_all()
         self.beneath.forget()
+        self._lister.believe_times(self.beneath)
         frame = self._enter_root()
         self._scout = send_scout(
             *(self.tree, self.beneath, self._lister, self._in_force, frame.rules)
@@ -238,7 +239,7 @@ class Look:
         """What the scout has listed, where its names are those on record."""
         for path, stamp in stamps.items():
             if path not in self.changes:
-                self.listed.setdefault(path, stamp)
+                self.stamps.setdefault(path, stamp)
 
     def _vouched(self, frame: Frame, path: RelPath) -> Dir | None:
         """What is on record of a directory and of all below it, if the scout found it to be so."""
@@ -638,7 +639,7 @@ class Look:
         return frame
 
     def _update_names(self, frame: Frame, task: Task) -> None:
-        self.listed.pop(frame.path, None)
+        self.stamps[frame.path] = b""
         for name in sorted(task.names):
             self._update_name(frame, name)
         for name in frame.inside & task.below.keys() - task.names:

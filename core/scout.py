@@ -1,7 +1,7 @@
 """A second process that vouches for directories, from the far end of a tree that is looked at.
 
 Only a favour: what it has not vouched for is looked at as if there were no scout, and when it dies
-nothing is lost but time. It shares a byte for each directory with whoever sent it, and one open
+nothing is lost but time. It shares some bytes for each directory with whoever sent it, and one open
 descriptor; it changes nothing. Knows names and a walk; not what is vouched for.
 """
 
@@ -21,7 +21,7 @@ from .aside import send_elsewhere
 from .model import RelPath
 
 Vouch = Callable[[RelPath, bytes], None]
-"""Of a directory; and with what tells when it was listed, if it was."""
+"""Of a directory; and with its stamp (`listing.Stamp`), if it was listed."""
 STAMP_BYTES = 24
 VOUCHED, STAMPED = 1, 2
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -22,6 +23,7 @@ SCHEMA = 3
 COLUMNS = "path, mode, oid, raw, names, stats, note, rules, subdirs, files, gaps, crc"
 SAVED_AT_ONCE = 32
 """Takes a millisecond."""
+STAMPED_FOR = 3600.0
 DAMAGE = (sqlite3.DatabaseError, ValueError, KeyError, TypeError)
 
 
@@ -73,9 +75,11 @@ class WorkTree:
         self.identity: tuple[int, int] | None = None
         self.files = 0
         self.gaps = 0
-        self.listed: dict[RelPath, bytes] = {}
-        """When the names of directories were listed (`listing.Stamp`). Only in memory: after a
-        power cut a directory may hold others, and have its old time."""
+        self.stamps: dict[RelPath, bytes] = {}
+        """By what a directory is known to hold the names on record still, each of its kind
+        (`listing.Stamp`). Only in memory: after a power cut a directory may hold others, and have
+        its old change time."""
+        self._stamped_on, self._stamped_from = 0, 0.0
         self._dirs: dict[RelPath, Dir | None] = {}
         self._notes: dict[RelPath, bytes] | None = None
         self._complete = False
@@ -138,7 +142,7 @@ class WorkTree:
         self.files = self.gaps = 0
         self._dirs, self._notes, self._complete, self._anew = {}, {}, True, True
         self._unsaved = {}
-        self.listed.clear()
+        self.stamps.clear()
 
     def close(self) -> None:
         self.save()
@@ -193,7 +197,7 @@ class WorkTree:
         usual: Usual,
         generation: int,
         identity: tuple[int, int],
-        listed: Mapping[RelPath, bytes],
+        stamps: Mapping[RelPath, bytes],
     ) -> None:
         """Takes over what was seen, now that the snapshot that holds it is referenced.
 
@@ -202,7 +206,7 @@ class WorkTree:
         for path, new in changes.items():
             old = self.get(path)
             if old is None or new is None or old.names != new.names:
-                self.listed.pop(path, None)
+                self.stamps.pop(path, None)
             self.files += (new.files if new else 0) - (old.files if old else 0)
             self.gaps += (new.gaps if new else 0) - (old.gaps if old else 0)
         notes = self.notes()
@@ -219,7 +223,19 @@ class WorkTree:
         self.base, self.usual, self.generation, self.identity = state
         self.trusted = True
         self._unsaved.update(changes)
-        self.listed.update(listed)
+        for path, stamp in stamps.items():
+            if stamp and path in self._dirs:
+                self.stamps[path] = stamp
+            else:  # what was known before is not of this record
+                self.stamps.pop(path, None)
+
+    def keep_stamps(self, mount: int) -> None:
+        """Those of another mount are forgotten; and once in an hour all are, so that what moves no
+        change time, against all that is known, is not missed for longer."""
+        now = time.monotonic()
+        if mount != self._stamped_on or now - self._stamped_from > STAMPED_FOR:
+            self.stamps.clear()
+            self._stamped_on, self._stamped_from = mount, now
 
     def _drop(self, path: RelPath) -> None:
         """Leaves nothing behind of a directory that is gone: names that never come back are many

@@ -13,11 +13,13 @@ import core.listing
 import core.scan
 import core.scout
 import core.scouting
+from core.diff import files_of
 from core.disk import DIRECTORY, REAL, Disk
 from core.errors import TurnmarkError
 from core.listing import Lister, Listing
 from core.model import ROOT, RelPath
 from core.recorder import Recorder
+from core.rules import RuleSet
 from core.worktree import WorkTree
 from tests.stores import Bench
 from tests.test_scout import ANY_SIZE
@@ -61,9 +63,9 @@ def settle(bench: Bench, listed: list[RelPath]) -> None:
 
 
 def as_listed_anew(bench: Bench) -> tuple[object, bytes]:
-    known, bench.recorder.tree.listed = bench.recorder.tree.listed, {}
+    known, bench.recorder.tree.stamps = bench.recorder.tree.stamps, {}
     seen = bench.recorder.look()
-    bench.recorder.tree.listed = known
+    bench.recorder.tree.stamps = known
     return seen.files, seen.about
 
 
@@ -166,8 +168,8 @@ def test_a_directory_that_changed_a_moment_ago_is_not_believed(
 def test_where_a_file_system_may_not_tell_all_is_listed(
     bench: Bench, listed: list[RelPath], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Disk, "keeps_times", lambda self, fd: False)
-    bench.recorder.tree.listed.clear()
+    monkeypatch.setattr(Disk, "mount_that_keeps_times", lambda self, fd: 0)
+    bench.recorder.tree.stamps.clear()
     for _ in range(2):
         listed.clear()
         bench.point()
@@ -177,15 +179,15 @@ def test_where_a_file_system_may_not_tell_all_is_listed(
 def test_another_disk_below_is_listed(bench: Bench, listed: list[RelPath]) -> None:
     with bench.recorder._beneath() as beneath:
         beneath.identity = (beneath.identity[0] + 1, beneath.identity[1])
-        lister = Lister(beneath, bench.recorder.tree)
-        bench.recorder.tree.listed.clear()
+        lister = Lister(REAL, bench.recorder.tree)
+        lister.believe_times(beneath)
         lister.listing(beneath.fd, ROOT)
-    assert lister.stamps == {}
+    assert lister.stamps == {ROOT: b""}
 
 
 def test_a_file_system_that_nobody_knows_is_not_believed() -> None:
     with REAL.opened("/proc", DIRECTORY) as fd:
-        assert not REAL.keeps_times(fd)
+        assert REAL.mount_that_keeps_times(fd) == 0
 
 
 def test_the_next_process_lists_all(bench: Bench, listed: list[RelPath]) -> None:
@@ -250,7 +252,7 @@ def test_what_a_scout_has_listed_is_not_listed_again(
     monkeypatch.setattr(core.scouting, "Scout", Patient)
     monkeypatch.setattr(core.scouting, "can_be_sent", lambda files: True)
     (bench.path / "a/d/new").write_text("x")
-    bench.recorder.tree.listed.clear()
+    bench.recorder.tree.stamps.clear()
     listed.clear()
     assert bench.point().changed == 1
     assert waited
@@ -267,19 +269,133 @@ def test_a_scouts_word_counts_only_where_the_look_found_nothing_else(bench: Benc
         look = core.scan.Look(bench.recorder.tree, beneath, None, bench.recorder.rules)  # type: ignore[arg-type]
         path, other, third = RelPath(b"a"), RelPath(b"b"), RelPath(b"c")
         look.changes[path] = None
-        look.listed[other] = b"its own"
+        look.stamps[other] = b"its own"
         look._believe({path: b"scout's", other: b"scout's", third: b"scout's"})
-        assert look.listed == {other: b"its own", third: b"scout's"}
+        assert look.stamps == {other: b"its own", third: b"scout's"}
 
 
 def test_records_that_are_dropped_take_their_stamps_along(tmp_path: Path) -> None:
     tree = WorkTree(str(tmp_path / "tree.db"))
-    tree.listed[ROOT] = b"stamp"
+    tree.stamps[ROOT] = b"stamp"
     tree.forget()
-    assert tree.listed == {}
+    assert tree.stamps == {}
     tree.close()
 
 
 def test_a_listing_gives_its_names_as_text() -> None:
     assert Listing(0o755, b"a\0\xff", array("q")).names == ["a", "\udcff"]
     assert Listing(0o755, b"", array("q")).names == []
+
+
+# Found by a reviewer: a directory's own change time stays when one above it is renamed
+
+
+def _swapped_for_a_guest(bench: Bench, files: dict[str, str]) -> Callable[[], object]:
+    """Puts another `a` in the place of it, whose `d` has just changed; returns the way back."""
+    build(bench.base / "guest", files)
+    (bench.path / "a").rename(bench.base / "host")
+    (bench.base / "guest/d/t").touch()
+    (bench.base / "guest/d/t").unlink()
+    (bench.base / "guest").rename(bench.path / "a")
+
+    def back() -> None:
+        (bench.path / "a").rename(bench.base / "guest")
+        (bench.base / "host").rename(bench.path / "a")
+
+    return back
+
+
+@pytest.mark.parametrize(
+    "guest",
+    [
+        {"d/f0/inside": "x", "d/f1": "y", "d/f2": "z"},
+        {"d/f0": "other", "d/f1": "y", "d/f2": "z"},
+        {"d/other": "x"},
+    ],
+    ids=["other kinds", "other contents", "other names"],
+)
+def test_what_comes_back_to_its_place_is_seen(
+    bench: Bench, listed: list[RelPath], guest: dict[str, str]
+) -> None:
+    before = bench.point()
+    back = _swapped_for_a_guest(bench, guest)
+    assert bench.point().snapshot.files != before.snapshot.files
+    back()
+    assert bench.point().snapshot.files == before.snapshot.files
+    (bench.path / "a/d/f0").write_text("edited")
+    after = bench.point()
+    assert (after.changed, after.snapshot.gaps) == (1, 0)
+    assert after.snapshot.files == as_listed_anew(bench)[0]
+
+
+def test_a_look_that_begins_again_believes_nothing_of_the_first_time(
+    tmp_path: Path, listed: list[RelPath], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, RuleSet(exclude=()))
+    build(bench.path, TREE | {"b/.gitignore": "old\n"})
+    settle(bench, listed)
+    build(bench.path, {"a/new/n": "host", "a/new/secret": "host", "b/.gitignore": "not told of\n"})
+    real = core.scan.Look.everything
+    backs: list[Callable[[], object]] = []
+
+    def everything(look: core.scan.Look) -> None:
+        assert not backs
+        backs.append(_swapped_for_a_guest(bench, {"new/n": "guest", "d/f0": "guest"}))
+        real(look)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(core.scan.Look, "everything", everything)
+        bench.recorder.take([RelPath(b"a/new"), RelPath(b"b/d/f0")])
+    backs[0]()
+    settle(bench, listed)
+    assert bench.recorder.last is not None
+    found = dict(files_of(bench.store.tree, bench.recorder.last.files))
+    assert RelPath(b"a/new/secret") in found
+
+
+def test_stamps_stay_of_directories_on_record_only(tmp_path: Path, listed: list[RelPath]) -> None:
+    bench = Bench(tmp_path, RuleSet(exclude=("cache",), protect=("cache/*/keep",)))
+    build(bench.path, {"cache/stay/keep": "k"})
+    settle(bench, listed)
+    for number in range(3):
+        passing = bench.path / f"cache/d{number}"
+        build(bench.path, {f"cache/d{number}/f": "x"})
+        bench.point()
+        (passing / "f").unlink()
+        passing.rmdir()
+        bench.point()
+    tree = bench.recorder.tree
+    assert tree.stamps.keys() <= set(tree.paths())
+
+
+def test_names_that_are_others_without_a_change_are_seen(
+    bench: Bench, listed: list[RelPath], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is where a key comes that encrypts them, which moves no time."""
+    monkeypatch.setattr(core.listing, "_STAMP", lambda *_: b"the same")
+    settle(bench, listed)
+    for old, new in (("a", "c"), ("b", "d")):
+        (bench.path / old).rename(bench.path / new)
+    assert bench.point().changed == 24
+    assert ROOT in listed
+
+
+def test_stamps_are_forgotten_after_an_hour_and_with_another_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, now = WorkTree(str(tmp_path / "tree.db")), [1_000.0]
+    monkeypatch.setattr("core.worktree.time.monotonic", lambda: now[0])
+    tree.keep_stamps(7)
+    for mount, later, kept in ((7, 3_599.0, True), (7, 3_601.0, False), (8, 3_601.0, False)):
+        tree.stamps[ROOT] = b"stamp"
+        now[0] = 1_000.0 + later
+        tree.keep_stamps(mount)
+        assert bool(tree.stamps) == kept
+    tree.close()
+
+
+def test_times_of_whole_seconds_are_not_believed() -> None:
+    """Where the clock is set back another change may bear the same one."""
+    assert core.listing._may_come_again(5 * 10**9, 10**12)
+    assert core.listing._may_come_again(10**12 - 10**6, 10**12)
+    assert not core.listing._may_come_again(5 * 10**9 + 1, 10**12)
