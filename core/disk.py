@@ -29,6 +29,7 @@ IN_ORDER = frozenset({b"data=ordered", b"barrier"})
 """What a mounted ext4 says of itself if it has a journal and a disk that is told to flush; the
 journal must be on that disk, as the inode that it then is."""
 TIMES_KEPT = frozenset({b"ext2", b"ext3", b"ext4", b"xfs", b"tmpfs"})
+"""The kinds of mounts on which that has been tried (`mount_that_keeps_times`)."""
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 CHUNK = 1 << 20
 HALF_WRITTEN = re.compile(r"\.[0-9]+\.[0-9]+\.new$")

@@ -8,7 +8,7 @@ import stat
 import struct
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .beneath import Beneath
@@ -20,8 +20,6 @@ from .worktree import Dir, WorkTree, texts_of
 
 WIDTH = 5
 """Numbers kept of a name's stat: mode, inode, size, modification and change time."""
-SIZE_AND_CHANGE = (2, 4)
-"""Where these are among them; they tell also of a doubted file whether it was written to."""
 A_DIRECTORY = (stat.S_IFDIR, 0, 0, 0, 0)
 """All that is kept of one, which spares its stat: whoever enters it sees its mode and contents."""
 DOUBT = -(1 << 63)
@@ -197,6 +195,12 @@ def numbers_of(info: os.stat_result) -> tuple[int, int, int, int, int]:
     if mode & 0o170000 == 0o040000:
         return A_DIRECTORY
     return mode, info.st_ino & MASK, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+def seems_written(was: Sequence[int], now: Sequence[int]) -> bool:
+    """By size and change time, which are kept of a doubted file as well: most of those are looked
+    at again only to be found as they were."""
+    return (was[2], was[4]) != (now[2], now[4])
 
 
 def append_stat(stats: array[int], info: os.stat_result) -> None:

@@ -36,7 +36,8 @@ KINDS: dict[int, Kind] = {number: kind for kind, number in TYPES.items()}
 OFS_DELTA, REF_DELTA = 6, 7
 HEADER_BYTES, TRAILER_BYTES = 12, 20
 OID_BYTES = 20
-NOT_YET = Oid(b"")
+UNNAMED = Oid(b"")
+"""Stands for the id of a blob that is written before its id is known."""
 SLACK = 64
 """So much longer than its content a compressed object seldom is."""
 _NUMBER = struct.Struct(">I").unpack_from
@@ -78,6 +79,7 @@ class Entry(NamedTuple):
 
 
 NOWHERE = Entry(-1, 0)
+"""Of an object that is not compressed yet; no index can be written with it."""
 
 
 def entry_header(number: int, size: int) -> bytes:
@@ -215,7 +217,6 @@ class PackWriter:
         self.directory = directory
         self._spares = spares or Spares(disk, f"{directory}/{TEMPORARY}")
         self.entries: dict[Oid, Entry] = {}
-        """Of all that was added; what is not compressed yet has no place."""
         self.size = HEADER_BYTES
         self._crc, self._flushed = 0, False
         self._stored: frozenset[Kind] = frozenset({"tree"})
@@ -262,14 +263,14 @@ class PackWriter:
         pack is made. What its id is, `name_it` says later."""
         self._out[0] = _pack_header(1)
         head = entry_header(TYPES["blob"], len(data))
-        self.copy(NOT_YET, (head, *stored(data)))
+        self.copy(UNNAMED, (head, *stored(data)))
         self._write_held()
         self.disk.write_out(self._fd, wait=False)
         self._trailer = self._digest_of_held()
         self._write_held()
 
     def name_it(self, oid: Oid) -> None:
-        self.entries = {oid: self.entries[NOT_YET]}
+        self.entries = {oid: self.entries[UNNAMED]}
 
     def copy(self, oid: Oid, parts: Iterable[Part]) -> int:
         """Appends an entry whose bytes are already as the pack wants them; returns its offset."""

@@ -25,7 +25,6 @@ from .disk import GONE
 from .inforce import GITIGNORE, InForce
 from .listing import (
     DOUBT,
-    SIZE_AND_CHANGE,
     WIDTH,
     Lister,
     Listing,
@@ -33,6 +32,7 @@ from .listing import (
     is_same,
     may_be_stale,
     replace_stat,
+    seems_written,
 )
 from .model import (
     EMPTY_TREE,
@@ -334,7 +334,10 @@ class Look:
             self._gap(frame, name, "oversize")
             self._doubt_at(frame, at)
             return
-        is_new = _seems_new(frame, os.fsdecode(name), at)
+        known = frame.known.get(os.fsdecode(name))
+        is_new = known is None or seems_written(
+            frame.known_stats[known : known + WIDTH], frame.stats[at : at + WIDTH]
+        )
         replace_stat(frame.stats, at, found.stat)
         if found.torn:
             self._gap(frame, name, "torn")
@@ -781,14 +784,6 @@ def _topmost(paths: set[RelPath]) -> set[RelPath]:
 def _reason_through(rules: DirRules, name: bytes) -> GapReason | None:
     """Why a directory is left out that is entered only for protected paths below it."""
     return rules.left_out(name) if rules.verdict(name, True) == "through" else None
-
-
-def _seems_new(frame: Frame, text: str, at: int) -> bool:
-    """False for a file that is looked at again for being doubted: most are what they were."""
-    known = frame.known.get(text)
-    return known is None or any(
-        frame.stats[at + number] != frame.known_stats[known + number] for number in SIZE_AND_CHANGE
-    )
 
 
 def _file_entry(mode: int, oid: Oid) -> Entry:

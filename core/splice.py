@@ -16,13 +16,13 @@ from typing import NamedTuple
 from .beneath import Beneath
 from .listing import (
     DOUBT,
-    SIZE_AND_CHANGE,
     WIDTH,
     Lister,
     Listing,
     may_be_stale,
     numbers_of,
     replace_stat,
+    seems_written,
 )
 from .model import Entry, GapReason, Oid, RelPath, join
 from .objects import Sink, child_in
@@ -127,10 +127,9 @@ class Splicer:
         self.lister.note(path, os.fsdecode(name), info)
         if info.st_mode != stats[at] or not stat.S_ISREG(info.st_mode) or 0 < cap < info.st_size:
             return None
-        if array("q", numbers_of(info)) == stats[at : at + WIDTH]:
+        was, now = stats[at : at + WIDTH], array("q", numbers_of(info))
+        if now == was:
             return entry.oid
-        now = numbers_of(info)
-        is_new = any(now[number] != stats[at + number] for number in SIZE_AND_CHANGE)
         begun = time.time_ns()
         found = read_stable(self.disk, fd, name)
         if found.torn or found.stat.st_mode != info.st_mode or 0 < cap < len(found.data):
@@ -140,7 +139,7 @@ class Splicer:
             self.lister.always.add(join(path, name))
         if found.held or may_be_stale(name, found.stat, begun):
             stats[at + 3] = DOUBT
-        oid = self.sink.blob_id(found.data, is_new=is_new)
+        oid = self.sink.blob_id(found.data, is_new=seems_written(was, now))
         if oid != entry.oid:
             self.sink.add("blob", found.data, oid)
         return oid

@@ -9,7 +9,7 @@ import shutil
 import struct
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -546,6 +546,22 @@ def test_what_turns_out_not_to_be_new_has_left_before_anything_else_needs_room(
         assert writer.settle(sync=True).objects == 1
     assert sizes
     assert max(sizes) < 2_000
+
+
+def test_all_that_gets_a_name_was_settled_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, settled = Store.create(str(tmp_path / "store")), set()
+
+    def contents(fds: Sequence[int]) -> None:
+        assert not list(Path(store.packs_in).glob("pack-*"))
+        settled.update(os.fstat(fd).st_ino for fd in fds)
+
+    monkeypatch.setattr(store.order, "contents", contents)
+    added_in_haste(store, of_size(1_300_000), of_size(1_400_000), b"small")
+    named = {path.stat().st_ino for path in Path(store.packs_in).glob("pack-*")}
+    assert len(named) == 6
+    assert named <= settled
 
 
 def test_what_does_not_seem_to_be_new_is_not_written_ahead(
