@@ -1,18 +1,20 @@
 """The directories of one root, reached from its open descriptor and never through a link.
 
-Knows nothing of rules or stores. Every path is walked component by component with O_NOFOLLOW, so
-a directory that somebody swaps for a link is an error and not a way out, and no path is too long.
+Knows nothing of rules or stores. The kernel is asked to follow a path if there is no link in it;
+where it will not, the path is walked component by component with O_NOFOLLOW, so a directory that
+somebody swaps for a link is an error and not a way out, and no path is too long.
 """
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from contextlib import suppress
 from types import TracebackType
 
 from .disk import DIRECTORY, GONE, Disk
 from .errors import BadInput
-from .model import ROOT, RelPath
+from .model import ROOT, RelPath, join
 
 OPEN_DIRS = 64
 
@@ -58,12 +60,18 @@ class Beneath:
         """A descriptor of the directory; ours to close, good until many others were asked for."""
         known, missing = self._nearest(path)
         fd = self.fd if known == ROOT else self._open[known]
+        if len(missing) > 1:
+            with suppress(OSError):
+                return self._keep(path, self.disk.open_below(b"/".join(missing), fd))
         for name in missing:
-            known = RelPath(known + b"/" + name if known else name)
-            fd = self.disk.open_quietly(name, DIRECTORY, at=fd)
-            self._open[known] = fd
-            if len(self._open) > OPEN_DIRS:
-                self.disk.close(self._open.popitem(last=False)[1])
+            known = join(known, name)
+            fd = self._keep(known, self.disk.open_quietly(name, DIRECTORY, at=fd))
+        return fd
+
+    def _keep(self, path: RelPath, fd: int) -> int:
+        self._open[path] = fd
+        if len(self._open) > OPEN_DIRS:
+            self.disk.close(self._open.popitem(last=False)[1])
         return fd
 
     def _nearest(self, path: RelPath) -> tuple[RelPath, list[bytes]]:

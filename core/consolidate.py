@@ -1,6 +1,6 @@
 """Makes few packs of many by copying their entries, and keeps what goes with that tidy.
 
-Entries are copied as they are; only what was stored as it is, a tree or in haste a large file, is
+Entries are copied as they are; only what was stored as it is, a tree or in haste a file, is
 compressed by now.
 
 Knows packs, references and the linear views; not which objects deserve to live (`sweep`).

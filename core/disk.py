@@ -14,7 +14,7 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from typing import Any
@@ -45,6 +45,24 @@ GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """What an open or stat says when the path, or a directory on the way, is not what it was."""
 
 
+NO_LINKS, NO_WAY_OUT = 0x04, 0x08
+"""What openat2 is asked to see to while it follows a path."""
+
+
+@cache
+def _openat2() -> Callable[[int, bytes], int] | None:
+    """Of a directory below another one; None where the call is not, or not by this number."""
+    call = function("syscall") if sys.platform == "linux" else None
+    if call is None or os.uname().machine.startswith(("mips", "alpha")):
+        return None
+    wide = ctypes().c_long
+    flags = DIRECTORY | os.O_CLOEXEC | NO_ATIME
+    how = (ctypes().c_uint64 * 3)(flags, 0, NO_LINKS | NO_WAY_OUT)
+    call.argtypes = [wide, ctypes().c_int, ctypes().c_char_p, type(how), wide]
+    call.restype = wide
+    return lambda at, path: call(437, at, path, how, 24)
+
+
 @cache
 def _sync_file_range() -> Any:
     call, wide = function("sync_file_range"), ctypes().c_int64
@@ -58,6 +76,15 @@ class Disk:
 
     def open(self, name: Name, flags: int, mode: int = 0o600, at: int | None = None) -> int:
         return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode, dir_fd=at)
+
+    def open_below(self, path: bytes, at: int) -> int:
+        """A directory, in one step, if there is no link on the way to it; an error says no more
+        than that it was not to be had so."""
+        call = _openat2()
+        fd = call(at, path) if call is not None else -1
+        if fd < 0:
+            raise OSError(errno.ENOSYS, "This directory is reached step by step only.", path)
+        return fd
 
     def close(self, fd: int) -> None:
         os.close(fd)

@@ -212,9 +212,13 @@ def wake_workers() -> None:
 class PackWriter:
     """Owns one unfinished pack; until `place` nothing of it can be seen, and `drop` undoes it."""
 
-    def __init__(self, disk: Disk, directory: str, spares: Spares | None = None) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, spares: Spares | None = None, *, in_haste: bool = False
+    ) -> None:
+        """In haste the last batch, most often the only one, is not compressed either."""
         self.disk = disk
         self.directory = directory
+        self.in_haste = in_haste
         self._spares = spares or Spares(disk, f"{directory}/{TEMPORARY}")
         self.entries: dict[Oid, Entry] = {}
         self.size = HEADER_BYTES
@@ -358,7 +362,7 @@ class PackWriter:
             self._write_entries(self._ahead.popleft()())
 
     def _settle(self) -> None:
-        rest = _compress_all(self._batch, stored=self._stored)
+        rest = _compress_all(self._batch, stored=TYPES if self.in_haste else self._stored)
         self._batch, self._batch_bytes = [], 0
         while self._ahead:
             self._write_entries(self._ahead.popleft()())

@@ -13,7 +13,6 @@ import os
 import stat
 import time
 from array import array
-from bisect import insort
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -221,8 +220,7 @@ class Look:
         if spliced is None:
             return None
         self.changed += spliced.changed
-        oid = hash_object("tree", spliced.raw)
-        return old._replace(oid=oid, raw=spliced.raw, stats=spliced.stats)
+        return spliced.found
 
     def _same_leaf(self, path: RelPath, listed: Listing, rules: DirRules) -> Dir | None:
         """What is on record of a directory without directories, if it still is so: most are."""
@@ -608,18 +606,16 @@ class Look:
             return None
         if old is None or rules.fingerprint != old.rules:
             return None
-        found = self._splicer.with_contents(path, rules, old, names, below)
-        if found is None:
+        spliced = self._splicer.with_contents(path, rules, old, names, below)
+        if spliced is None:
             return None
-        self.changed += found.changed
-        return Outcome(path, old, None, self._spliced(path, old, found.raw, found.stats))
-
-    def _spliced(self, path: RelPath, old: Dir, raw: bytes, stats: bytes) -> Dir:
-        if (raw, stats) == (old.raw, old.stats):
-            return old
-        oid = old.oid if raw == old.raw else self.sink.add("tree", raw)
-        found = self.changes[path] = old._replace(oid=oid, raw=raw, stats=stats)
-        return found
+        self.changed += spliced.changed
+        found = spliced.found
+        if found.oid != old.oid:
+            self.sink.add("tree", found.raw, found.oid)
+        if found is not old:
+            self.changes[path] = found
+        return Outcome(path, old, None, found)
 
     def _resume(self, path: RelPath) -> Frame | None:
         """The frame of a known directory as it was recorded; None if it cannot be entered now."""
@@ -742,38 +738,37 @@ class Deepest:
     """
 
     def __init__(self, names: dict[RelPath, set[bytes]]) -> None:
-        tasks = [Task(path, asked, {}) for path, asked in names.items()]
-        self._tasks = {_in_tree_order(task.path): task for task in tasks}
-        self._order = sorted(self._tasks)
+        self._levels: list[dict[RelPath, Task]] = [{}]
+        for path in sorted(names):
+            self._task(path, path.count(b"/") + 1 if path else 0).names.update(names[path])
 
     def pop(self) -> Task | None:
-        return self._tasks.pop(self._order.pop()) if self._order else None
+        while not self._levels[-1]:
+            if len(self._levels) == 1:
+                return None
+            self._levels.pop()
+        return self._levels[-1].popitem()[1]
 
     def hand_up(self, outcome: Outcome) -> None:
-        """Has the parent enter what a directory turned out to be."""
-        if outcome.path != ROOT:
-            parent, name = self._parent(outcome.path)
-            parent.below[name] = outcome
+        """Has the parent enter what the directory given out last turned out to be."""
+        if outcome.path:
+            parent, _, name = outcome.path.rpartition(b"/")
+            self._task(RelPath(parent), len(self._levels) - 2).below[name] = outcome
 
     def have_looked_at(self, path: RelPath) -> None:
-        """By its parent, as a name."""
-        if path != ROOT:
-            parent, name = self._parent(path)
-            parent.names.add(name)
+        """By its parent, as a name; the directory given out last."""
+        if path:
+            parent, _, name = path.rpartition(b"/")
+            self._task(RelPath(parent), len(self._levels) - 2).names.add(name)
 
-    def _parent(self, path: RelPath) -> tuple[Task, bytes]:
-        head, _, name = path.rpartition(b"/")
-        place = _in_tree_order(head)
-        task = self._tasks.get(place)
+    def _task(self, path: RelPath, depth: int) -> Task:
+        while len(self._levels) <= depth:
+            self._levels.append({})
+        level = self._levels[depth]
+        task = level.get(path)
         if task is None:
-            task = self._tasks[place] = Task(RelPath(head), set(), {})
-            insort(self._order, place)
-        return task, name
-
-
-def _in_tree_order(path: bytes) -> bytes:
-    """Sorts a directory before everything in it, and that together."""
-    return path.replace(b"/", b"\0")
+            task = level[path] = Task(path, set(), {})
+        return task
 
 
 def _topmost(paths: set[RelPath]) -> set[RelPath]:

@@ -25,7 +25,7 @@ from .listing import (
     seems_written,
 )
 from .model import Entry, GapReason, Oid, RelPath, join
-from .objects import Sink, child_in
+from .objects import Sink, child_in, hash_object
 from .reading import NotAFile, read_stable
 from .rules import DirRules, RuleSet
 from .worktree import Dir
@@ -44,10 +44,9 @@ class Outcome(NamedTuple):
 
 
 class Spliced(NamedTuple):
-    """The tree and the stats of a directory with new contents, and of how many files."""
+    """A directory with new contents, and of how many files."""
 
-    raw: bytes
-    stats: bytes
+    found: Dir
     changed: int
 
 
@@ -91,8 +90,10 @@ class Splicer:
         if (len(names) + len(below)) * len(old.raw) > SPLICE_MOST:
             return None
         raw = _with_trees(old.raw, below) if below else old.raw
-        if raw is None or not names:
-            return Spliced(raw, old.stats, 0) if raw else None
+        if not raw:
+            return None
+        if not names:
+            return Spliced(_with(old, raw, old.stats), 0)
         try:
             return self._with_files(path, rules, old, raw, names)
         except (OSError, NotAFile):
@@ -117,7 +118,7 @@ class Splicer:
             if new != entry.oid:
                 raw = raw.replace(was, was[:-20] + new)
                 changed += 1
-        return Spliced(raw, stats.tobytes(), changed)
+        return Spliced(_with(old, raw, stats.tobytes()), changed)
 
     def _reread(
         self, path: RelPath, fd: int, name: bytes, entry: Entry, stats: array[int], at: int
@@ -143,6 +144,12 @@ class Splicer:
         if oid != entry.oid:
             self.sink.add("blob", found.data, oid)
         return oid
+
+
+def _with(old: Dir, raw: bytes, stats: bytes) -> Dir:
+    if raw == old.raw:
+        return old if stats == old.stats else old._replace(stats=stats)
+    return old._replace(oid=hash_object("tree", raw), raw=raw, stats=stats)
 
 
 def _with_trees(raw: bytes, below: dict[bytes, Outcome]) -> bytes | None:

@@ -639,7 +639,10 @@ class Writer:
 
     def _open_pack(self) -> PackWriter:
         if self._pack is None:
-            self._pack = PackWriter(self.store.disk, self.store.packs_in, self.store.spares)
+            store = self.store
+            self._pack = PackWriter(
+                store.disk, store.packs_in, store.spares, in_haste=self.in_haste
+            )
         return self._pack
 
     def _finish_pack(self) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 from .about import Usual
@@ -23,6 +25,8 @@ SCHEMA = 3
 COLUMNS = "path, mode, oid, raw, names, stats, note, rules, subdirs, files, gaps, crc"
 SAVED_AT_ONCE = 32
 """Takes a millisecond."""
+FOLD_ABOVE = 2000
+"""So many records are some megabytes of SQLite's log."""
 STAMPED_FOR = 3600.0
 DAMAGE = (sqlite3.DatabaseError, ValueError, KeyError, TypeError)
 
@@ -92,6 +96,8 @@ class WorkTree:
         """A transaction is open: records were saved, but not all of them yet."""
         self.trouble = ""
         """Why nothing is saved any more, if so."""
+        self._unfolded = 0
+        self._folding: threading.Thread | None = None
         self._db: sqlite3.Connection | None = None
         try:
             self._open()
@@ -103,6 +109,7 @@ class WorkTree:
         os.chmod(self.path, 0o600)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute("PRAGMA wal_autocheckpoint=0")
         self._db.execute(f"CREATE TABLE IF NOT EXISTS dirs ({COLUMNS}, PRIMARY KEY(path))")
         self._db.execute("CREATE TABLE IF NOT EXISTS meta (key PRIMARY KEY, value)")
         row = self._db.execute("SELECT value FROM meta WHERE key='state'").fetchone()
@@ -153,6 +160,9 @@ class WorkTree:
             self._db.close()
             self._db = None
         self._saving = False
+        if self._folding is not None:
+            self._folding.join()
+            self._folding = None
 
     def get(self, path: RelPath) -> Dir | None:
         if not self._complete:
@@ -286,7 +296,21 @@ class WorkTree:
             )
             gone = [(path,) for path, new in some if new is None]
             db.executemany("DELETE FROM dirs WHERE path=?", gone)
+            self._unfolded += len(some)
         return True
+
+    def fold(self) -> None:
+        """Has SQLite move what was saved from its log into its file, by a thread of its own: it
+        syncs both, for which a turn would wait (30 to 80 ms). Whoever closes does so as well."""
+        busy = self._folding is not None and self._folding.is_alive()
+        if self._db is None or self._unfolded < FOLD_ABOVE or busy:
+            return
+        folding = threading.Thread(target=_fold, args=(self.path,), name="turnmark-fold")
+        try:
+            folding.start()
+        except RuntimeError:  # no thread is left for this user now; there may be one the next time
+            return
+        self._folding, self._unfolded = folding, 0
 
     def _state(self) -> str:
         assert self.base is not None and self.usual is not None
@@ -301,6 +325,11 @@ class WorkTree:
                 "gaps": self.gaps,
             }
         )
+
+
+def _fold(path: str) -> None:
+    with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)")  # what fails here, the next one makes good
 
 
 def _row(path: RelPath, d: Dir) -> tuple[object, ...]:

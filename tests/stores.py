@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +97,15 @@ class Bench:
                 if kind == "blob":
                     found.add(data)
         return found
+
+
+def open_below(path: str | os.PathLike[str]) -> int:
+    """Descriptors of this process for what lies there; those of other tests come and go."""
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the listing itself
+            found += os.readlink(f"/proc/self/fd/{fd}").startswith(f"{path}/")
+    return found
 
 
 def fsck(base: str | os.PathLike[str]) -> None:

@@ -148,6 +148,26 @@ def test_what_a_turn_stored_in_haste_is_compressed_when_nobody_waits(tmp_path):
     fsck(bench.store.base)
 
 
+def test_so_are_small_files_but_not_if_they_are_many(tmp_path):
+    bench = Bench(tmp_path)
+    build(bench.path, {f"{n}": "x" for n in range(40)})
+    bench.point()
+    held = [sum(pack.size() for pack in bench.store.packs())]
+    for count in (2, 40):
+        build(bench.path, {f"{n}": f"{count} words {n} and words\n" * 1_000 for n in range(count)})
+        paths = [RelPath(b"%d" % n) for n in range(count)]
+        bench.recorder.take(paths, MarkSpec("manual"))
+        held.append(sum(pack.size() for pack in bench.store.packs()))
+    assert held[1] - held[0] > 40_000
+    assert held[2] - held[1] < 300_000  # of 840,000
+    before = everything(bench.store)
+    consolidate(bench.store)
+    (pack,) = bench.store.packs()
+    assert everything(bench.store).items() >= before.items()
+    assert pack.size() < 30_000
+    fsck(bench.store.base)
+
+
 @pytest.mark.parametrize("sync", [False, True])
 def test_only_where_somebody_waits_for_it_is_anything_stored_in_haste(tmp_path, sync):
     """Nobody waits for a burst, even where it is durable."""

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
+import threading
+from contextlib import closing
 from pathlib import Path
 
+import pytest
+
+from core import worktree
 from core.model import ROOT
 from core.worktree import SAVED_AT_ONCE, WorkTree
 from tests.stores import Bench
@@ -67,3 +74,40 @@ def test_a_save_that_is_never_finished_leaves_the_records_of_before(tmp_path: Pa
     bench.recorder.tree._disconnect()  # as a death does
     assert in_file(bench) == before
     assert not bench.reopen().take().fresh
+
+
+def test_what_was_saved_is_in_the_log_until_it_is_folded_by_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = workspace(tmp_path)
+    tree = bench.recorder.tree
+    tree.save()
+    before = os.stat(tree.path).st_size
+    tree.fold()  # so little is not worth it
+    assert not [thread for thread in threading.enumerate() if thread.name == "turnmark-fold"]
+    monkeypatch.setattr(worktree, "FOLD_ABOVE", DIRS)
+    tree.fold()
+    folding = tree._folding
+    assert folding is not None
+    folding.join()
+    assert os.stat(tree.path).st_size > before
+    with closing(sqlite3.connect(f"file:{tree.path}?immutable=1", uri=True)) as alone:
+        assert alone.execute("SELECT count(*) FROM dirs").fetchone() == (DIRS + 1,)
+    tree.close()
+    assert not os.path.exists(tree.path + "-wal")
+
+
+def test_without_a_thread_to_be_had_the_log_is_folded_by_whoever_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    bench = workspace(tmp_path)
+    monkeypatch.setattr(worktree, "FOLD_ABOVE", 1)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    bench.recorder.tree.save()
+    bench.recorder.tree.fold()
+    bench.recorder.tree.close()
+    assert not os.path.exists(bench.recorder.tree.path + "-wal")
+    assert in_file(bench) is not None

@@ -343,6 +343,7 @@ class Workspace:
                 self._warm_up()
             if not recorder.tree.is_unsaved():
                 self._save_at = self._save_latest = math.inf
+                recorder.tree.fold()
 
     def _put_off_save(self) -> None:
         """Who asked for something may ask for more at once."""
