@@ -574,7 +574,7 @@ class Look:
         False if rules above have changed unseen, or a directory went away after something in it
         was seen: only a full look tells the truth then.
         """
-        pending = Deepest(by_parent)
+        pending = Deepest(by_parent, first=filter(self._splicer.may_take_long, by_parent))
         while (task := pending.pop()) is not None:
             if (spliced := self._splice(task)) is not None:
                 pending.hand_up(spliced)
@@ -737,12 +737,20 @@ class Deepest:
     Neighbours follow each other, so that the directories above them are still open.
     """
 
-    def __init__(self, names: dict[RelPath, set[bytes]]) -> None:
+    def __init__(self, names: dict[RelPath, set[bytes]], first: Iterable[RelPath] = ()) -> None:
+        """Begins with the `first`, if none of the others lies in them."""
         self._levels: list[dict[RelPath, Task]] = [{}]
         for path in sorted(names):
-            self._task(path, path.count(b"/") + 1 if path else 0).names.update(names[path])
+            self._task(path, _depth(path)).names.update(names[path])
+        self._first = [
+            self._levels[_depth(path)].pop(path)
+            for path in first
+            if not any(other.startswith(join(path, b"")) for other in names if other != path)
+        ]
 
     def pop(self) -> Task | None:
+        if self._first:
+            return self._first.pop()
         while not self._levels[-1]:
             if len(self._levels) == 1:
                 return None
@@ -750,16 +758,20 @@ class Deepest:
         return self._levels[-1].popitem()[1]
 
     def hand_up(self, outcome: Outcome) -> None:
-        """Has the parent enter what the directory given out last turned out to be."""
-        if outcome.path:
-            parent, _, name = outcome.path.rpartition(b"/")
-            self._task(RelPath(parent), len(self._levels) - 2).below[name] = outcome
+        """Has the parent enter what a directory turned out to be."""
+        if outcome.path != ROOT:
+            above, name = self._above(outcome.path)
+            above.below[name] = outcome
 
     def have_looked_at(self, path: RelPath) -> None:
-        """By its parent, as a name; the directory given out last."""
-        if path:
-            parent, _, name = path.rpartition(b"/")
-            self._task(RelPath(parent), len(self._levels) - 2).names.add(name)
+        """By its parent, as a name."""
+        if path != ROOT:
+            above, name = self._above(path)
+            above.names.add(name)
+
+    def _above(self, path: RelPath) -> tuple[Task, bytes]:
+        parent, _, name = path.rpartition(b"/")
+        return self._task(RelPath(parent), path.count(b"/")), name
 
     def _task(self, path: RelPath, depth: int) -> Task:
         while len(self._levels) <= depth:
@@ -769,6 +781,10 @@ class Deepest:
         if task is None:
             task = level[path] = Task(path, set(), {})
         return task
+
+
+def _depth(path: RelPath) -> int:
+    return path.count(b"/") + 1 if path else 0
 
 
 def _topmost(paths: set[RelPath]) -> set[RelPath]:

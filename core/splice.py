@@ -30,6 +30,8 @@ from .reading import NotAFile, read_stable
 from .rules import DirRules, RuleSet
 from .worktree import Dir
 
+LARGE = 1 << 20
+"""To take in such a file takes longer than all else of most turns."""
 SPLICE_MOST = 1 << 20
 """Bytes to go over: each new content in a directory is looked for in the whole of its tree."""
 
@@ -59,6 +61,12 @@ class Splicer:
         self.sink = sink
         self.max_file_size = rules.max_file_size
         self.lister = lister
+
+    def may_take_long(self, path: RelPath) -> bool:
+        """Whether a large file was in a directory: what another thread has to do with it is best
+        begun first."""
+        old = self.lister.tree.get(path)
+        return old is not None and max(array("q", old.stats)[2::WIDTH], default=0) >= LARGE
 
     def after_listing(
         self, path: RelPath, rules: DirRules, old: Dir, listed: Listing

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain, permutations
 from pathlib import Path
 
 import pytest
@@ -28,18 +29,22 @@ from core.diff import dirs_of, files_of
 from core.disk import Disk, Name
 from core.errors import TurnmarkError
 from core.history import MarkSpec
-from core.model import EXEC, LINK, TREE, Entry, GapReason, Oid, RelPath
+from core.model import EMPTY_TREE, EXEC, LINK, TREE, Entry, GapReason, Oid, RelPath, parents
 from core.objects import child_in
 from core.reading import FRESH_NS
 from core.recorder import Recorder, Taken
 from core.rules import RuleSet
+from core.scan import Deepest
+from core.splice import LARGE, Outcome
 from core.store import Store, Writer
+from core.worktree import Dir as Record
 from core.worktree import WorkTree
 from tests.campaign.paths import CHANGED, Sentry
 from tests.stores import ALL, Bench, fsck
 from tests.trees import Dir, File, Image, Leaf, Link, build, image
 
 Tree = dict[str | bytes, Leaf]
+NOTHING = Record(0o755, EMPTY_TREE, b"", b"", b"", b"", b"", b"", 0, 0)
 ONLY_GITIGNORE = RuleSet(exclude=(), protect=())
 
 
@@ -1032,3 +1037,31 @@ def test_many_new_contents_in_one_directory_are_not_looked_for_one_by_one(
     build(bench.path, dict.fromkeys(names[:5], "newest"))
     assert bench.point().changed == 5
     assert len(asked) == 5
+
+
+@pytest.mark.parametrize("large", ["large", "a/large", "a/b/large", "a/b/c/large", "z/large"])
+def test_where_a_large_file_is_may_be_looked_at_first(bench: Bench, large: str) -> None:
+    others = ["a/b/c/d/f", "a/b/f", "a/f", "z/y/f"]
+    build(bench.path, {large: b"x" * LARGE} | dict.fromkeys(others, "x"))
+    bench.point()
+    build(bench.path, {large: b"y" * LARGE} | dict.fromkeys(others, "y"))
+    paths = [RelPath(os.fsencode(path)) for path in (large, *others)]
+    taken = bench.recorder.take(paths, MarkSpec("manual"))
+    assert taken.changed == 5
+    assert not bench.recorder.take().fresh
+
+
+def test_no_directory_is_given_out_before_another_that_lies_in_it() -> None:
+    asked = [b"", b"a", b"a-b", b"a/b", b"a/b/c", b"a/b/c/d", b"q/r/s", b"z"]
+    lonely = {b"a-b", b"a/b/c/d", b"q/r/s", b"z"}
+    names = {RelPath(path): {b"f"} for path in asked}
+    for first in chain.from_iterable(permutations(names, count) for count in range(3)):
+        pending, order = Deepest(names, first), list[RelPath]()
+        while (task := pending.pop()) is not None:
+            order.append(task.path)
+            pending.hand_up(Outcome(task.path, None, None, NOTHING))
+        assert sorted(order) == sorted([*asked, b"q", b"q/r"])
+        for place, path in enumerate(order):
+            assert not any(path in parents(later) for later in order[place:])
+        begun = lonely.intersection(first)
+        assert set(order[: len(begun)]) == begun

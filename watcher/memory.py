@@ -11,8 +11,8 @@ from core.libc import function
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 KEPT_BYTES = 1 << 24
-READY_BYTES = 1 << 23
-"""A file of four megabytes, and what is made of it."""
+READY_BYTES = 10 << 20
+"""A file of four megabytes, what is made of it, and what is read back of that at a time."""
 
 
 def keep_some() -> None:
