@@ -22,6 +22,7 @@ WIDTH = 5
 """Numbers kept of a name's stat: mode, inode, size, modification and change time."""
 A_DIRECTORY = (stat.S_IFDIR, 0, 0, 0, 0)
 """All that is kept of one, which spares its stat: whoever enters it sees its mode and contents."""
+_DIRECTORY = array("q", A_DIRECTORY)
 DOUBT = -(1 << 63)
 """As a modification time: never equal to a real one, so that the name is looked at again."""
 MASK = (1 << 63) - 1
@@ -163,14 +164,9 @@ def _numbers(found: Iterable[os.stat_result]) -> array[int]:
 
 def _with_directories(modes: array[int], stats: array[int]) -> array[int]:
     """The stats of files, and where the modes say so what is kept of a directory."""
-    out, at = array("q"), 0
-    for mode in modes:
-        if mode == stat.S_IFDIR:
-            out.extend(A_DIRECTORY)
-        else:
-            out.extend(stats[at : at + WIDTH])
-            at += WIDTH
-    return out
+    for place in [place for place, mode in enumerate(modes) if mode == stat.S_IFDIR]:
+        stats[place * WIDTH : place * WIDTH] = _DIRECTORY
+    return stats
 
 
 def is_same(old: Dir, rules: DirRules, listed: Listing) -> bool:

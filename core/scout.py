@@ -13,8 +13,10 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import NoReturn
 
 from .aside import send_elsewhere
@@ -81,16 +83,10 @@ class Scout:
         return place is not None and self._said[place] != 0
 
     def dismiss(self) -> dict[RelPath, bytes]:
-        """Returns the stamps of what it has listed and vouched for.
-
-        Somebody else in this process may have waited for it: its number may be another's.
-        """
+        """Returns the stamps of what it has listed and vouched for; its end, which takes as long as
+        a look at a thousand files, is awaited by a thread of its own."""
         with suppress(OSError):  # it is gone already
-            handle = os.pidfd_open(self._process)
-            try:
-                self._end(handle)
-            finally:
-                os.close(handle)
+            self._end()
         found = self._stamped()
         self._said.close()
         self._stamps.close()
@@ -106,8 +102,29 @@ class Scout:
             if said[place] == STAMPED
         }
 
-    def _end(self, handle: int) -> None:
-        """By the handle only once it is known to be that of a child of ours."""
-        os.waitid(os.P_PIDFD, handle, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    def _end(self) -> None:
+        """By a handle, once that is known to be of a child of ours: somebody else in this process
+        may have waited for it, and its number may be another's."""
+        handle = os.pidfd_open(self._process)
+        with ExitStack() as left:
+            left.callback(os.close, handle)
+            os.waitid(os.P_PIDFD, handle, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            left.pop_all()
+        _in_a_thread(partial(_bury, handle))
+
+
+def _bury(handle: int) -> None:
+    try:
         os.waitid(os.P_PIDFD, handle, os.WEXITED)
+    except ChildProcessError:  # somebody else was quicker
+        return
+    finally:
+        os.close(handle)
+
+
+def _in_a_thread(act: Callable[[], None]) -> None:
+    try:
+        threading.Thread(target=act, name="turnmark-scout", daemon=True).start()
+    except RuntimeError:  # no thread more for this user
+        act()
