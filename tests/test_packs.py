@@ -21,6 +21,7 @@ from core.errors import Damaged
 from core.model import EMPTY_TREE, FILE, TREE, Entry, Oid
 from core.objects import Kind, encode_commit, encode_tree, hash_object
 from core.packs import (
+    RECENT,
     Alone,
     Pack,
     PackWriter,
@@ -210,6 +211,34 @@ def test_every_object_of_a_repacked_repository_is_read(versions: Path) -> None:
     pack = Pack(REAL, str(path.with_suffix("")))
     pack.check()
     assert content(pack) == expected
+
+
+def test_what_was_read_a_moment_ago_need_not_be_read_for_what_is_based_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, lines = random.Random(4), [b"line %d\n" % n for n in range(100)]
+    versions = []
+    for number in range(3 * RECENT):
+        lines[rng.randrange(len(lines))] = b"changed in %d\n" % number
+        versions.append(b"".join(lines))
+    expected = blobs(*versions)
+    git("init", "-q", ".", cwd=tmp_path)
+    for data in versions:
+        git("hash-object", "-w", "--stdin", cwd=tmp_path, data=data)
+    wanted = b"".join(oid.hex().encode() + b" file\n" for oid in expected)
+    git("pack-objects", "-q", "--depth=10", "pack", cwd=tmp_path, data=wanted)
+    (path,) = tmp_path.glob("pack-*.pack")
+    pack = Pack(REAL, str(path.with_suffix("")))
+    for order in (list(expected), sorted(expected), rng.choices(list(expected), k=500)):
+        for oid in order:
+            assert pack.read(oid) == expected[oid]
+            assert len(pack._recent) <= RECENT
+    last = list(expected)[-1]
+    pack.read(last)
+    monkeypatch.setattr(pack, "_inflate", lambda *_: pytest.fail("it was read again"))
+    assert pack.read(last) == expected[last]
+    pack.rest()
+    assert not pack._recent
 
 
 def test_every_object_of_a_pack_with_named_bases_is_read(versions: Path, tmp_path: Path) -> None:
