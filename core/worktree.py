@@ -27,6 +27,8 @@ SAVED_AT_ONCE = 32
 """Takes a millisecond."""
 FOLD_ABOVE = 2000
 """So many records are some megabytes of SQLite's log."""
+LOG_BYTES = 16 << 20
+"""To which it shrinks again, after the first look at a large tree."""
 STAMPED_FOR = 3600.0
 DAMAGE = (sqlite3.DatabaseError, ValueError, KeyError, TypeError)
 
@@ -110,6 +112,7 @@ class WorkTree:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.execute("PRAGMA wal_autocheckpoint=0")
+        self._db.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
         self._db.execute(f"CREATE TABLE IF NOT EXISTS dirs ({COLUMNS}, PRIMARY KEY(path))")
         self._db.execute("CREATE TABLE IF NOT EXISTS meta (key PRIMARY KEY, value)")
         row = self._db.execute("SELECT value FROM meta WHERE key='state'").fetchone()

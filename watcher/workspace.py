@@ -230,6 +230,7 @@ class Workspace:
         self._baseline(self.recorder)
         self.looked(self.recorder)
         self.recorder.tree.save()
+        self.recorder.tree.fold()
         store.warm_up()
         self._settle_state()
         self.ready.set()
