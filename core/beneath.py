@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from contextlib import suppress
 from types import TracebackType
 
 from .disk import DIRECTORY, GONE, Disk
@@ -61,8 +60,14 @@ class Beneath:
         known, missing = self._nearest(path)
         fd = self.fd if known == ROOT else self._open[known]
         if len(missing) > 1:
-            with suppress(OSError):
-                return self._keep(path, self.disk.open_below(b"/".join(missing), fd))
+            try:
+                below = self.disk.open_below(b"/".join(missing), fd)
+            except OSError:
+                return self._step_by_step(known, fd, missing)
+            return self._keep(path, below)
+        return self._step_by_step(known, fd, missing)
+
+    def _step_by_step(self, known: RelPath, fd: int, missing: list[bytes]) -> int:
         for name in missing:
             known = join(known, name)
             fd = self._keep(known, self.disk.open_quietly(name, DIRECTORY, at=fd))

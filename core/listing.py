@@ -164,9 +164,14 @@ def _numbers(found: Iterable[os.stat_result]) -> array[int]:
 
 def _with_directories(modes: array[int], stats: array[int]) -> array[int]:
     """The stats of files, and where the modes say so what is kept of a directory."""
-    for place in [place for place, mode in enumerate(modes) if mode == stat.S_IFDIR]:
-        stats[place * WIDTH : place * WIDTH] = _DIRECTORY
-    return stats
+    out, last = array("q"), 0
+    places = [place for place, mode in enumerate(modes) if mode == stat.S_IFDIR]
+    for before, place in enumerate(places):
+        at = (place - before) * WIDTH
+        out += stats[last:at]
+        out += _DIRECTORY
+        last = at
+    return out + stats[last:]
 
 
 def is_same(old: Dir, rules: DirRules, listed: Listing) -> bool:

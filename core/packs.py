@@ -40,7 +40,7 @@ UNNAMED = Oid(b"")
 """Stands for the id of a blob that is written before its id is known."""
 SLACK = 64
 """So much longer than its content a compressed object seldom is."""
-RECENT, RECENT_BYTES = 64, 1 << 14
+RECENT, RECENT_BYTES = 64, 1 << 12
 """So many objects of at most so many bytes each are kept of an open pack."""
 _NUMBER = struct.Struct(">I").unpack_from
 BATCH_BYTES = 1 << 18
@@ -631,6 +631,7 @@ class Pack:
         except (OSError, OverflowError, zlib.error, IndexError, struct.error) as error:
             raise Damaged(f"{self.path}.pack cannot give {oid.hex()}: {error}.", HINT) from error
         if hash_object(kind, data) != oid:
+            self._recent.clear()
             raise Damaged(f"{self.path}.pack holds other bytes for {oid.hex()}.", HINT)
         return kind, data
 

@@ -14,7 +14,7 @@ import stat
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -574,7 +574,10 @@ class Look:
         False if rules above have changed unseen, or a directory went away after something in it
         was seen: only a full look tells the truth then.
         """
-        pending = Deepest(by_parent, first=filter(self._splicer.may_take_long, by_parent))
+        long = self._splicer.may_take_long
+        pending = Deepest(
+            by_parent, [path for path, names in by_parent.items() if long(path, names)]
+        )
         while (task := pending.pop()) is not None:
             if (spliced := self._splice(task)) is not None:
                 pending.hand_up(spliced)
@@ -737,16 +740,13 @@ class Deepest:
     Neighbours follow each other, so that the directories above them are still open.
     """
 
-    def __init__(self, names: dict[RelPath, set[bytes]], first: Iterable[RelPath] = ()) -> None:
+    def __init__(self, names: dict[RelPath, set[bytes]], first: Sequence[RelPath] = ()) -> None:
         """Begins with the `first`, if none of the others lies in them."""
+        above = {parent for path in names for parent in parents(path)} if first else set()
         self._levels: list[dict[RelPath, Task]] = [{}]
         for path in sorted(names):
             self._task(path, _depth(path)).names.update(names[path])
-        self._first = [
-            self._levels[_depth(path)].pop(path)
-            for path in first
-            if not any(other.startswith(join(path, b"")) for other in names if other != path)
-        ]
+        self._first = [self._levels[_depth(path)].pop(path) for path in first if path not in above]
 
     def pop(self) -> Task | None:
         if self._first:

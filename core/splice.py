@@ -62,11 +62,15 @@ class Splicer:
         self.max_file_size = rules.max_file_size
         self.lister = lister
 
-    def may_take_long(self, path: RelPath) -> bool:
-        """Whether a large file was in a directory: what another thread has to do with it is best
+    def may_take_long(self, path: RelPath, names: set[bytes]) -> bool:
+        """Whether one of the named files was large: what another thread has to do with it is best
         begun first."""
         old = self.lister.tree.get(path)
-        return old is not None and max(array("q", old.stats)[2::WIDTH], default=0) >= LARGE
+        sizes = array("q", old.stats)[2::WIDTH] if old is not None else array("q")
+        if old is None or max(sizes, default=0) < LARGE:
+            return False
+        known = zip(old.names.split(b"\0"), sizes, strict=True)
+        return any(size >= LARGE and name in names for name, size in known)
 
     def after_listing(
         self, path: RelPath, rules: DirRules, old: Dir, listed: Listing

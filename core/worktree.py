@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from typing import NamedTuple
+from urllib.parse import quote
 
 from .about import Usual
 from .model import ROOT, Oid, RelPath, join
@@ -25,8 +26,8 @@ SCHEMA = 3
 COLUMNS = "path, mode, oid, raw, names, stats, note, rules, subdirs, files, gaps, crc"
 SAVED_AT_ONCE = 32
 """Takes a millisecond."""
-FOLD_ABOVE = 2000
-"""So many records are some megabytes of SQLite's log."""
+FOLD_ABOVE = 4 << 20
+"""Bytes of records in SQLite's log."""
 LOG_BYTES = 16 << 20
 """To which it shrinks again, after the first look at a large tree."""
 STAMPED_FOR = 3600.0
@@ -299,7 +300,7 @@ class WorkTree:
             )
             gone = [(path,) for path, new in some if new is None]
             db.executemany("DELETE FROM dirs WHERE path=?", gone)
-            self._unfolded += len(some)
+            self._unfolded += sum(len(d.raw) + len(d.names) + len(d.stats) for _, d in some if d)
         return True
 
     def fold(self) -> None:
@@ -331,8 +332,10 @@ class WorkTree:
 
 
 def _fold(path: str) -> None:
-    with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA wal_checkpoint(PASSIVE)")  # what fails here, the next one makes good
+    """What fails here, the next one makes good; a file that is gone is not made anew."""
+    there = f"file:{quote(os.fsencode(path))}?mode=rw"
+    with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(there, uri=True)) as db:
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def _row(path: RelPath, d: Dir) -> tuple[object, ...]:

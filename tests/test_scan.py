@@ -24,18 +24,19 @@ from hypothesis import strategies as st
 
 import core.store
 from core.about import decode_about
-from core.beneath import OPEN_DIRS
+from core.beneath import OPEN_DIRS, Beneath
 from core.diff import dirs_of, files_of
 from core.disk import Disk, Name
 from core.errors import TurnmarkError
 from core.history import MarkSpec
+from core.listing import Lister
 from core.model import EMPTY_TREE, EXEC, LINK, TREE, Entry, GapReason, Oid, RelPath, parents
 from core.objects import child_in
 from core.reading import FRESH_NS
-from core.recorder import Recorder, Taken
+from core.recorder import Recorder, Taken, TreesOnly
 from core.rules import RuleSet
 from core.scan import Deepest
-from core.splice import LARGE, Outcome
+from core.splice import LARGE, Outcome, Splicer
 from core.store import Store, Writer
 from core.worktree import Dir as Record
 from core.worktree import WorkTree
@@ -1065,3 +1066,15 @@ def test_no_directory_is_given_out_before_another_that_lies_in_it() -> None:
             assert not any(path in parents(later) for later in order[place:])
         begun = lonely.intersection(first)
         assert set(order[: len(begun)]) == begun
+
+
+def test_only_a_large_file_that_is_asked_for_comes_first(bench: Bench) -> None:
+    build(bench.path, {"d/large": b"x" * LARGE, "d/small": "x", "d/e/f": "x"})
+    bench.point()
+    splicer = Splicer(Beneath(Disk(), os.fsencode(bench.path)), TreesOnly(), ALL, Lister(
+        Disk(), bench.recorder.tree))  # fmt: skip
+    asked = {name: splicer.may_take_long(RelPath(b"d"), {name}) for name in (b"large", b"small")}
+    assert asked == {b"large": True, b"small": False}
+    assert not splicer.may_take_long(RelPath(b"d/e"), {b"f"})
+    assert not splicer.may_take_long(RelPath(b"none"), {b"f"})
+    splicer.beneath.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from core import worktree
-from core.model import ROOT
+from core.model import ROOT, RelPath
 from core.worktree import SAVED_AT_ONCE, WorkTree
 from tests.stores import Bench
 from tests.trees import build
@@ -85,7 +85,7 @@ def test_what_was_saved_is_in_the_log_until_it_is_folded_by_another_thread(
     before = os.stat(tree.path).st_size
     tree.fold()  # so little is not worth it
     assert not [thread for thread in threading.enumerate() if thread.name == "turnmark-fold"]
-    monkeypatch.setattr(worktree, "FOLD_ABOVE", DIRS)
+    monkeypatch.setattr(worktree, "FOLD_ABOVE", 1)
     tree.fold()
     folding = tree._folding
     assert folding is not None
@@ -111,3 +111,24 @@ def test_without_a_thread_to_be_had_the_log_is_folded_by_whoever_closes(
     bench.recorder.tree.close()
     assert not os.path.exists(bench.recorder.tree.path + "-wal")
     assert in_file(bench) is not None
+
+
+def test_the_log_of_a_wide_directory_is_folded_as_it_grows(tmp_path: Path) -> None:
+    """Found by a reviewer: counted by records it grew by gigabytes."""
+    bench = Bench(tmp_path)
+    build(bench.path, {f"{'n' * 200}{n}": "" for n in range(1_000)})
+    bench.point()
+    for number in range(60):
+        build(bench.path, {"f": str(number)})
+        bench.recorder.take([RelPath(b"f")])
+        bench.recorder.tree.save()
+        bench.recorder.tree.fold()
+        folding = bench.recorder.tree._folding
+        if folding is not None:
+            folding.join()
+    assert os.stat(bench.recorder.tree.path + "-wal").st_size < 3 * worktree.FOLD_ABOVE
+
+
+def test_to_fold_makes_no_file(tmp_path: Path) -> None:
+    worktree._fold(str(tmp_path / "none"))
+    assert not list(tmp_path.iterdir())
