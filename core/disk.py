@@ -51,7 +51,8 @@ NO_LINKS, NO_WAY_OUT = 0x04, 0x08
 
 @cache
 def _openat2() -> Callable[[int, bytes], int] | None:
-    """Of a directory below another one; None where the call is not, or not by this number."""
+    """Opens a directory below another one; None where the system has no such call, or has it under
+    another number."""
     call = function("syscall") if sys.platform == "linux" else None
     if call is None or os.uname().machine.startswith(("mips", "alpha")):
         return None
@@ -78,12 +79,14 @@ class Disk:
         return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode, dir_fd=at)
 
     def open_below(self, path: bytes, at: int) -> int:
-        """A directory, in one step, if there is no link on the way to it; an error says no more
-        than that it was not to be had so."""
+        """A directory, in one step, if there is no link on the way to it."""
         call = _openat2()
-        fd = call(at, path) if call is not None else -1
+        if call is None:
+            raise OSError(errno.ENOSYS, "This system cannot open a path of no links.", path)
+        fd = call(at, path)
         if fd < 0:
-            raise OSError(errno.ENOSYS, "This directory is reached step by step only.", path)
+            number = error_number()
+            raise OSError(number, os.strerror(number), path)
         return fd
 
     def close(self, fd: int) -> None:

@@ -574,10 +574,9 @@ class Look:
         False if rules above have changed unseen, or a directory went away after something in it
         was seen: only a full look tells the truth then.
         """
-        long = self._splicer.may_take_long
-        pending = Deepest(
-            by_parent, [path for path, names in by_parent.items() if long(path, names)]
-        )
+        takes_long = self._splicer.may_take_long
+        first = [path for path, names in by_parent.items() if takes_long(path, names)]
+        pending = Deepest(by_parent, first)
         while (task := pending.pop()) is not None:
             if (spliced := self._splice(task)) is not None:
                 pending.hand_up(spliced)
@@ -735,17 +734,14 @@ def _noted_anew(path: RelPath, found: Dir, old: Usual, usual: Usual) -> Dir:
 
 
 class Deepest:
-    """Owns the directories still to be updated; gives out each after all that lie in it.
-
-    Neighbours follow each other, so that the directories above them are still open.
-    """
+    """Owns the directories still to be updated; gives out each after all that lie in it."""
 
     def __init__(self, names: dict[RelPath, set[bytes]], first: Sequence[RelPath] = ()) -> None:
         """Begins with the `first`, if none of the others lies in them."""
         above = {parent for path in names for parent in parents(path)} if first else set()
         self._levels: list[dict[RelPath, Task]] = [{}]
-        for path in sorted(names):
-            self._task(path, _depth(path)).names.update(names[path])
+        for path, asked in names.items():
+            self._task(path, _depth(path)).names.update(asked)
         self._first = [self._levels[_depth(path)].pop(path) for path in first if path not in above]
 
     def pop(self) -> Task | None:

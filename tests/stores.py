@@ -99,7 +99,7 @@ class Bench:
         return found
 
 
-def open_below(path: str | os.PathLike[str]) -> int:
+def held_below(path: str | os.PathLike[str]) -> int:
     """Descriptors of this process for what lies there; those of other tests come and go."""
     found = 0
     for fd in os.listdir("/proc/self/fd"):

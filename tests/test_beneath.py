@@ -14,7 +14,7 @@ from core import disk
 from core.beneath import OPEN_DIRS, Beneath
 from core.disk import Disk
 from core.model import RelPath
-from tests.stores import open_below
+from tests.stores import held_below
 from tests.trees import build
 
 KERNEL = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
@@ -44,7 +44,7 @@ def beneath(real: Counting, tmp_path: Path) -> Iterator[Beneath]:
     build(tmp_path / "root", {"a/b/c/d/f": "x", "other/b/c/d/f": "not this one"})
     with Beneath(real, os.fsencode(tmp_path / "root")) as found:
         yield found
-    assert open_below(tmp_path) == 0
+    assert held_below(tmp_path) == 0
 
 
 def is_at(fd: int, path: Path) -> bool:
@@ -109,7 +109,7 @@ def test_only_so_many_stay_open(beneath: Beneath, tmp_path: Path) -> None:
         assert is_at(
             beneath.dir(RelPath(b"many/%d/deep" % number)), tmp_path / f"root/many/{number}/deep"
         )
-    assert open_below(tmp_path) <= OPEN_DIRS + 1
+    assert held_below(tmp_path) <= OPEN_DIRS + 1
 
 
 def test_without_descriptors_it_is_said(beneath: Beneath, monkeypatch: pytest.MonkeyPatch) -> None:

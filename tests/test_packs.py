@@ -37,7 +37,7 @@ from core.packs import (
 )
 from core.spares import Spares
 from core.store import Store, Stored, Writer
-from tests.stores import fsck, open_below
+from tests.stores import fsck, held_below
 
 Objects = dict[Oid, tuple[Kind, bytes]]
 
@@ -239,6 +239,12 @@ def test_what_was_read_a_moment_ago_need_not_be_read_for_what_is_based_on_it(
     assert pack.read(last) == expected[last]
     pack.rest()
     assert not pack._recent
+    with monkeypatch.context() as harm:
+        harm.setattr(pack, "_inflate", lambda *given: b"x" * given[3])
+        with pytest.raises(Damaged):
+            pack.read(last)
+    monkeypatch.undo()
+    assert pack.read(last) == expected[last]
 
 
 def test_every_object_of_a_pack_with_named_bases_is_read(versions: Path, tmp_path: Path) -> None:
@@ -632,7 +638,7 @@ def test_one_that_cannot_be_dropped_keeps_no_other_from_it(
             failed.append(fd)
             raise OSError(errno.EDQUOT, "no quota left")
 
-    before = open_below(tmp_path)
+    before = held_below(tmp_path)
     writer = Writer(store, in_haste=True)
     for size in (1 << 20, (1 << 20) + 1):
         writer.blob_id(of_size(size))
@@ -641,7 +647,7 @@ def test_one_that_cannot_be_dropped_keeps_no_other_from_it(
     with pytest.raises(OSError, match="quota"):
         writer.drop()
     assert os.listdir(store.packs_in) == []
-    assert open_below(tmp_path) == before
+    assert held_below(tmp_path) == before
 
 
 # Splitting

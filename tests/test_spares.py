@@ -20,7 +20,7 @@ from core.history import MarkSpec
 from core.spares import Spares
 from core.store import Store
 from core.sweep import sweep
-from tests.stores import Bench, fsck, open_below
+from tests.stores import Bench, fsck, held_below
 from tests.trees import build
 from tests.watching import PATIENT, Live, until
 from watcher.workspace import Settings, Workspace
@@ -51,7 +51,7 @@ def test_what_was_made_ahead_is_taken_once(spares: Spares, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "another in its place"])
 def test_what_was_swept_away_is_not_taken(spares: Spares, tmp_path: Path, again: bool) -> None:
-    fds = open_below(tmp_path)
+    fds = held_below(tmp_path)
     for path in tmp_path.iterdir():
         path.unlink()
         if again:
@@ -59,17 +59,17 @@ def test_what_was_swept_away_is_not_taken(spares: Spares, tmp_path: Path, again:
     taken = spares.take()
     assert inode(taken.path) == os.fstat(taken.fd).st_ino
     assert os.fstat(taken.fd).st_size == 0
-    assert open_below(tmp_path) == fds - 1
+    assert held_below(tmp_path) == fds - 1
     os.close(taken.fd)
 
 
 def test_what_was_swept_away_is_made_anew_ahead(spares: Spares, tmp_path: Path) -> None:
-    fds = open_below(tmp_path)
+    fds = held_below(tmp_path)
     for path in tmp_path.iterdir():
         path.unlink()
     spares.fill(2)
     assert len(list(tmp_path.iterdir())) == 2
-    assert open_below(tmp_path) == fds
+    assert held_below(tmp_path) == fds
 
 
 def test_a_child_leaves_its_parents_alone(spares: Spares) -> None:

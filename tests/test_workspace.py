@@ -101,6 +101,20 @@ def test_during_a_burst_events_do_not_wake_the_loop(tmp_path: Path) -> None:
         assert next(gathered) < 20
 
 
+def test_what_is_saved_is_folded_after_the_first_look_and_after_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.worktree.FOLD_ABOVE", 1)
+    monkeypatch.setattr(workspace, "SAVE_SECONDS", 0.01)
+    folded: list[str] = []
+    monkeypatch.setattr("core.worktree._fold", folded.append)
+    build(tmp_path / "work", {"a": "1"})
+    with Live(tmp_path, QUICK).ready() as live:
+        assert len(folded) == 1
+        live.write("a", "2")
+        until(lambda: len(folded) > 1)
+
+
 def test_what_changed_and_changed_back_makes_no_snapshot(tmp_path: Path) -> None:
     with Live(tmp_path, QUICK).ready() as live:
         live.next_told()

@@ -129,6 +129,26 @@ def test_the_log_of_a_wide_directory_is_folded_as_it_grows(tmp_path: Path) -> No
     assert os.stat(bench.recorder.tree.path + "-wal").st_size < 3 * worktree.FOLD_ABOVE
 
 
+def test_a_log_that_was_long_shrinks_when_it_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worktree, "LOG_BYTES", 50_000)
+    monkeypatch.setattr(worktree, "FOLD_ABOVE", 1)
+    bench = workspace(tmp_path)
+    tree = bench.recorder.tree
+    build(bench.path, {f"wide/{'n' * 200}{n}": "" for n in range(1_000)})
+    bench.point()
+    for number in range(2):
+        tree.save()
+        assert (os.stat(tree.path + "-wal").st_size > 100_000) is (number == 0)
+        tree.fold()
+        assert tree._folding is not None
+        tree._folding.join()
+        build(bench.path, {"d1/f": f"again {number}"})
+        bench.recorder.take([RelPath(b"d1/f")])
+    tree.close()
+
+
 def test_to_fold_makes_no_file(tmp_path: Path) -> None:
     worktree._fold(str(tmp_path / "none"))
     assert not list(tmp_path.iterdir())
