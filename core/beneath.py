@@ -59,19 +59,19 @@ class Beneath:
         """A descriptor of the directory; ours to close, good until many others were asked for."""
         known, missing = self._nearest(path)
         fd = self.fd if known == ROOT else self._open[known]
-        if len(missing) > 1:
-            try:
-                below = self.disk.open_below(b"/".join(missing), fd)
-            except OSError:
-                return self._step_by_step(known, fd, missing)
+        if len(missing) > 1 and (below := self._in_one_step(missing, fd)) is not None:
             return self._keep(path, below)
-        return self._step_by_step(known, fd, missing)
-
-    def _step_by_step(self, known: RelPath, fd: int, missing: list[bytes]) -> int:
         for name in missing:
             known = join(known, name)
             fd = self._keep(known, self.disk.open_quietly(name, DIRECTORY, at=fd))
         return fd
+
+    def _in_one_step(self, names: list[bytes], fd: int) -> int | None:
+        """None for whatever reason: whoever goes step by step is told at which name, and why."""
+        try:
+            return self.disk.open_below(b"/".join(names), fd)
+        except OSError:
+            return None
 
     def _keep(self, path: RelPath, fd: int) -> int:
         self._open[path] = fd

@@ -43,18 +43,15 @@ class InForce:
 
     def of(self, path: RelPath) -> DirRules:
         """Those of a directory that is on record."""
-        rules = self._known.get(path)
-        if rules is not None:
-            return rules
-        unknown: list[RelPath] = []
-        while rules is None and path:
-            unknown.append(path)
-            path = RelPath(path.rpartition(b"/")[0])
-            rules = self._known.get(path)
+        unknown: list[tuple[RelPath, bytes]] = []
+        while (rules := self._known.get(path)) is None and path:
+            head, _, name = path.rpartition(b"/")
+            unknown.append((path, name))
+            path = RelPath(head)
         if rules is None:
             rules = self._known[ROOT] = self._of_root(self._recorded(ROOT))
-        for path in reversed(unknown):
-            name = path.rpartition(b"/")[2]
+        while unknown:
+            path, name = unknown.pop()
             rules = self._known[path] = rules.child(name, self._recorded(path))
         return rules
 

@@ -15,8 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
-from functools import partial
+from contextlib import suppress
 from typing import NoReturn
 
 from .aside import send_elsewhere
@@ -26,6 +25,7 @@ Vouch = Callable[[RelPath, bytes], None]
 """Of a directory; and with its stamp (`listing.Stamp`), if it was listed."""
 STAMP_BYTES = 24
 VOUCHED, STAMPED = 1, 2
+BURIAL = "turnmark-scout"
 
 HIGHEST_FD = 1 << 16
 KB_PER_FILE = 16
@@ -106,12 +106,16 @@ class Scout:
         """By a handle, once that is known to be of a child of ours: somebody else in this process
         may have waited for it, and its number may be another's."""
         handle = os.pidfd_open(self._process)
-        with ExitStack() as left:
-            left.callback(os.close, handle)
+        try:
             os.waitid(os.P_PIDFD, handle, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             signal.pidfd_send_signal(handle, signal.SIGKILL)
-            left.pop_all()
-        _in_a_thread(partial(_bury, handle))
+        except OSError:
+            os.close(handle)
+            raise
+        try:
+            threading.Thread(target=_bury, args=(handle,), name=BURIAL, daemon=True).start()
+        except RuntimeError:  # no thread more for this user
+            _bury(handle)
 
 
 def _bury(handle: int) -> None:
@@ -121,10 +125,3 @@ def _bury(handle: int) -> None:
         return
     finally:
         os.close(handle)
-
-
-def _in_a_thread(act: Callable[[], None]) -> None:
-    try:
-        threading.Thread(target=act, name="turnmark-scout", daemon=True).start()
-    except RuntimeError:  # no thread more for this user
-        act()

@@ -26,12 +26,11 @@ from .listing import (
 )
 from .model import Entry, GapReason, Oid, RelPath, join
 from .objects import Sink, child_in, hash_object
+from .packs import LARGE_BYTES
 from .reading import NotAFile, read_stable
 from .rules import DirRules, RuleSet
 from .worktree import Dir
 
-LARGE = 1 << 20
-"""To take in such a file takes longer than all else of most turns."""
 SPLICE_MOST = 1 << 20
 """Bytes to go over: each new content in a directory is looked for in the whole of its tree."""
 
@@ -67,10 +66,10 @@ class Splicer:
         begun first."""
         old = self.lister.tree.get(path)
         sizes = array("q", old.stats)[2::WIDTH] if old is not None else array("q")
-        if old is None or max(sizes, default=0) < LARGE:
+        if old is None or max(sizes, default=0) < LARGE_BYTES:
             return False
         known = zip(old.names.split(b"\0"), sizes, strict=True)
-        return any(size >= LARGE and name in names for name, size in known)
+        return any(size >= LARGE_BYTES and name in names for name, size in known)
 
     def after_listing(
         self, path: RelPath, rules: DirRules, old: Dir, listed: Listing

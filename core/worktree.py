@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from typing import NamedTuple
-from urllib.parse import quote
 
 from .about import Usual
 from .model import ROOT, Oid, RelPath, join
@@ -333,6 +332,8 @@ class WorkTree:
 
 def _fold(path: str) -> None:
     """What fails here, the next one makes good; a file that is gone is not made anew."""
+    from urllib.parse import quote  # by the service alone: a command does without it
+
     there = f"file:{quote(os.fsencode(path))}?mode=rw"
     with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(there, uri=True)) as db:
         db.execute("PRAGMA wal_checkpoint(PASSIVE)")

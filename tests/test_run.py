@@ -179,6 +179,16 @@ def test_it_exits_as_the_agent_did(live, work, script, code, status):
     assert live.points(work)[0]["status"] == status
 
 
+def test_where_something_is_newer_the_last_turn_is_named(live, work):
+    live.env["TM"] = f"{COMMAND[0]} -EP {live.base}/tm.py"
+    (live.base / "tm.py").write_text(COMMAND[-1])
+    script = "echo 2 > a; $TM mark -m inside; echo 3 > a"
+    err = live.run("run", "--session", "s", "--", "sh", "-c", script, cwd=work)[2]
+    assert "take the last one back: turnmark rollback s/1\n" in err
+    assert live.run("rollback", "s/1", "--yes", cwd=work)[0] == 0
+    assert (work / "a").read_text() == "1\n"
+
+
 def test_several_directories_are_one_session(live, work):
     other = live.workspace("other", b="1")
     script = f"echo 2 > {work}/a; echo 2 > {other}/b"

@@ -32,11 +32,12 @@ from core.history import MarkSpec
 from core.listing import Lister
 from core.model import EMPTY_TREE, EXEC, LINK, TREE, Entry, GapReason, Oid, RelPath, parents
 from core.objects import child_in
+from core.packs import LARGE_BYTES
 from core.reading import FRESH_NS
 from core.recorder import Recorder, Taken, TreesOnly
 from core.rules import RuleSet
 from core.scan import Deepest
-from core.splice import LARGE, Outcome, Splicer
+from core.splice import Outcome, Splicer
 from core.store import Store, Writer
 from core.worktree import Dir as Record
 from core.worktree import WorkTree
@@ -1043,9 +1044,9 @@ def test_many_new_contents_in_one_directory_are_not_looked_for_one_by_one(
 @pytest.mark.parametrize("large", ["large", "a/large", "a/b/large", "a/b/c/large", "z/large"])
 def test_where_a_large_file_is_may_be_looked_at_first(bench: Bench, large: str) -> None:
     others = ["a/b/c/d/f", "a/b/f", "a/f", "z/y/f"]
-    build(bench.path, {large: b"x" * LARGE} | dict.fromkeys(others, "x"))
+    build(bench.path, {large: b"x" * LARGE_BYTES} | dict.fromkeys(others, "x"))
     bench.point()
-    build(bench.path, {large: b"y" * LARGE} | dict.fromkeys(others, "y"))
+    build(bench.path, {large: b"y" * LARGE_BYTES} | dict.fromkeys(others, "y"))
     paths = [RelPath(os.fsencode(path)) for path in (large, *others)]
     taken = bench.recorder.take(paths, MarkSpec("manual"))
     assert taken.changed == 5
@@ -1069,7 +1070,7 @@ def test_no_directory_is_given_out_before_another_that_lies_in_it() -> None:
 
 
 def test_only_a_large_file_that_is_asked_for_comes_first(bench: Bench) -> None:
-    build(bench.path, {"d/large": b"x" * LARGE, "d/small": "x", "d/e/f": "x"})
+    build(bench.path, {"d/large": b"x" * LARGE_BYTES, "d/small": "x", "d/e/f": "x"})
     bench.point()
     splicer = Splicer(Beneath(Disk(), os.fsencode(bench.path)), TreesOnly(), ALL, Lister(
         Disk(), bench.recorder.tree))  # fmt: skip

@@ -301,10 +301,25 @@ def _closing_line(context: Context, one: Run, turns: int, files: int) -> str:
     if not files:
         return f"turnmark: {count(turns, 'turn')}, no files changed"
     here = any(str(context.cwd) == d or str(context.cwd).startswith(f"{d}/") for d in one.dirs)
-    where = "" if here else f" --dir {shlex.quote(one.dirs[0])}"
     if len(one.dirs) > 1:
-        where = f" --session {shlex.quote(one.session)}"
+        point, where = "@", f" --session {shlex.quote(one.session)}"
+    else:
+        point = _last_turn(context, one.dirs[0])
+        where = "" if here else f" --dir {shlex.quote(one.dirs[0])}"
     return (
         f"turnmark: {count(turns, 'turn')}, {count(files, 'file')} changed; "
-        f"take the last one back: turnmark rollback @{where}"
+        f"take the last one back: turnmark rollback {point}{where}"
     )
+
+
+def _last_turn(context: Context, directory: str) -> str:
+    """A mark or a rollback that was made within the run may be newer than the turn is."""
+    from core.timeline import Timeline  # while the agent's command starts, nobody waits for it
+
+    with suppress(TurnmarkError, OSError):  # whoever asks for the point is told
+        store = open_store(context)
+        rows = Timeline(store, find_root(context, store, directory).id).numbered
+        for row in rows[1:] if rows and rows[0].mark.kind != "turn-begin" else ():
+            if row.mark.kind == "turn-begin":
+                return shlex.quote(f"{row.mark.session}/{row.mark.turn}")
+    return "@"

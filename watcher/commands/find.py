@@ -37,13 +37,13 @@ def command(
     history = view.history()
     found = find(history, pattern) if pattern is not None else find_text(history, text or "")
     hidden = (lambda _: False) if private else private_paths(context, view.root)
-    _answer(view, found, hidden, with_lines=text is not None)
+    _answer(view, found, hidden, pattern)
     say_damage(context, history.damage)
     return 0
 
 
-def _answer(view: View, found: list[Sighting], hidden: Private, *, with_lines: bool) -> None:
-    room = columns() - OTHERS
+def _answer(view: View, found: list[Sighting], hidden: Private, pattern: str | None) -> None:
+    room, with_lines = columns() - OTHERS, pattern is None
     lines = [_line(one, hidden, room // 2) for one in found] if with_lines else []
     room -= max(map(width, lines), default=0)
     rows = [
@@ -55,6 +55,8 @@ def _answer(view: View, found: list[Sighting], hidden: Private, *, with_lines: b
     answer(view.context, {"found": [_json(view, one, hidden) for one in found]}, *table)
     if not found:
         note(view.context, "Nothing found in any snapshot of this workspace.")
+        if pattern is not None and pattern.isalnum():
+            note(view.context, f"A pattern is for whole names; parts of one: '*{pattern}*'.")
 
 
 def _name(one: Sighting) -> str:
