@@ -13,8 +13,8 @@ import os
 import resource
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable
+from _thread import start_new_thread
 from contextlib import suppress
 from typing import NoReturn
 
@@ -25,7 +25,6 @@ Vouch = Callable[[RelPath, bytes], None]
 """Of a directory; and with its stamp (`listing.Stamp`), if it was listed."""
 STAMP_BYTES = 24
 VOUCHED, STAMPED = 1, 2
-BURIAL = "turnmark-scout"
 
 HIGHEST_FD = 1 << 16
 KB_PER_FILE = 16
@@ -113,7 +112,7 @@ class Scout:
             os.close(handle)
             raise
         try:
-            threading.Thread(target=_bury, args=(handle,), name=BURIAL, daemon=True).start()
+            start_new_thread(_bury, (handle,))
         except RuntimeError:  # no thread more for this user
             _bury(handle)
 

@@ -16,7 +16,7 @@ from .rules import DirRules
 from .scout import Scout, Vouch, can_be_sent
 from .worktree import Dir, WorkTree
 
-SCOUT_ABOVE = 5_000
+SCOUT_ABOVE = 2_000
 """So many files take longer to look at than a process takes to start."""
 
 
