@@ -30,7 +30,7 @@ predecessor's is read.
   attribution, timeline: who made what changed; the points that a user sees and names
   versions, follow: when a name or a text was there; one path over all snapshots and its renames
   plan, states, edits: what a rollback would do, from and to where; whose edits it would take back
-  apply: the steps in the tree
+  journal, staging, apply: what is unfinished; what waits beside the tree; the steps in it
   staged, rollback, together: one pass, ready to go on; the whole of it; several as one
   without, revert: the workspace without what some turns changed; making it so
   consolidate, sweep, deep: few packs of many; without what is dead; as small as git makes them

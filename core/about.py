@@ -12,7 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from .errors import Damaged
-from .model import EXEC, FILE, ROOT, Gap, GapReason, RelPath, join, parse_path, show_path
+from .model import (
+    EXEC,
+    FILE,
+    ROOT,
+    Gap,
+    GapReason,
+    RelPath,
+    join,
+    nearest_in,
+    parse_path,
+    show_path,
+)
 from .objects import is_inside, is_name
 from .rules import RuleSet
 
@@ -49,6 +60,11 @@ class About:
     def mode(self, path: RelPath, git_mode: int) -> int:
         """The full permissions of a captured path."""
         return self.modes.get(path, self.usual.of(git_mode))
+
+    def gap_at(self, path: RelPath) -> GapReason | None:
+        """Why a path, or a directory above it, was not captured."""
+        top = nearest_in(self.gaps, path)
+        return None if top is None else self.gaps[top]
 
     def gap_list(self) -> list[Gap]:
         return [Gap(path, reason) for path, reason in sorted(self.gaps.items())]

@@ -21,261 +21,32 @@ is in its old state, the rest lies in staging, and the next command finishes the
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import itertools
-import json
 import os
-import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
+from .aside import Errand, begin
 from .beneath import Beneath
 from .disk import CHUNK, DIRECTORY, GONE, UNSUPPORTED, Disk
 from .errors import Damaged
-from .model import ROOT, Oid, RelPath, is_within, join, parents, show_path
+from .model import ROOT, Oid, RelPath, nearest_in, parents, show_path
 from .objects import hash_object
-from .plan import OWNER_ALL, Left, Node, ReadBlob, Step, decode_step, encode_step
-from .rules import STAGING_PREFIX
+from .plan import OWNER_ALL, Left, Node, ReadBlob, Step
+from .reading import READ, has_writer
+from .staging import Staging, name_of
 
+Content = tuple[int, Step, bytes]
+"""The number of a step, itself, and what it brings."""
 SYNC_EACH_BELOW = 32
+BATCH = 64
+"""So many contents are read before another thread writes them."""
+BATCHES_AHEAD = 2
 BRINGING = ("mkdir", "create", "replace")
-NEW, OLD = b"new", b"old"
-READ = os.O_RDONLY | os.O_NONBLOCK
-
-TX = re.compile(r"[0-9a-f]{16}")
-NO_JOURNAL = (*(ValueError, KeyError, TypeError, IndexError), OverflowError, RecursionError)
-
-Displaced = dict[RelPath, tuple[int, bytes]]
-"""By path what stat says of its mode, and the content."""
-
-
-@dataclass(frozen=True)
-class Journal:
-    """What the next process must know of a rollback that this one may not finish."""
-
-    tx: str
-    root: tuple[int, int]
-    target: Oid
-    before: Oid
-    steps: tuple[Step, ...]
-    extra: dict[str, Any]
-    resumed: bool = False
-    """It finishes an earlier one, so that taking it back would leave that one half done."""
-    group: str = ""
-    """What several workspaces' rollbacks have in common that are to be done all, or not at all."""
-
-    def encode(self) -> bytes:
-        doc = {
-            "journal": 1,
-            "tx": self.tx,
-            "root": list(self.root),
-            "target": self.target.hex(),
-            "before": self.before.hex(),
-            "steps": [encode_step(step) for step in self.steps],
-            "extra": self.extra,
-            "resumed": self.resumed,
-            "group": self.group,
-        }
-        return json.dumps(doc).encode()
-
-
-def decode_journal(data: bytes) -> Journal:
-    """ValueError and its like for whatever this version has not written."""
-    doc = json.loads(data)
-    if not TX.fullmatch(doc["tx"]) or not isinstance(doc["extra"]["title"], str):
-        raise ValueError("no rollback of ours")
-    group = doc.get("group", "")
-    if group and not TX.fullmatch(group):
-        raise ValueError("no group of ours")
-    return Journal(
-        tx=doc["tx"],
-        root=(int(doc["root"][0]), int(doc["root"][1])),
-        target=Oid(bytes.fromhex(doc["target"])),
-        before=Oid(bytes.fromhex(doc["before"])),
-        steps=tuple(decode_step(step) for step in doc["steps"]),
-        extra=doc["extra"],
-        resumed=bool(doc.get("resumed")),
-        group=group,
-    )
-
-
-class JournalFile:
-    """Owns the two files that say whether a workspace has an unfinished rollback; a group's marker
-    counts for all whose journals name it."""
-
-    def __init__(self, disk: Disk, base: str, workspace: str) -> None:
-        self.disk = disk
-        self.directory = f"{base}/turnmark/journal"
-        self.path = f"{self.directory}/{workspace}.json"
-        self.marker = f"{self.directory}/{workspace}.applying"
-
-    def read(self) -> Journal | None:
-        """The unfinished rollback; a journal that cannot be read is put aside, never obeyed."""
-        try:
-            return decode_journal(self.disk.read_file(self.path))
-        except FileNotFoundError:
-            return None
-        except NO_JOURNAL:
-            self.disk.rename(self.path, self.path + ".damaged")
-            return None
-
-    def begin(self, journal: Journal) -> None:
-        """A resumed one takes the marker over: at no moment is nothing to be finished."""
-        self._tidy()
-        if not journal.resumed:
-            self._unmark()
-        self.disk.replace(self.path, journal.encode())
-        if journal.resumed:
-            self._unmark()
-
-    def _tidy(self) -> None:
-        """What killed processes left that means nothing: half a journal, the marker of a group
-        whose last journal is gone. Nobody else writes this workspace's journal now."""
-        with self.disk.scandir(self.directory) as found:
-            names = [entry.name for entry in found]
-        own = os.path.basename(self.path) + "."
-        for name in names:
-            group = name.removesuffix(".group")
-            unfinished = name.startswith(own) and name.endswith(".new")
-            if unfinished or (group != name and not self._is_named(group)):
-                self.disk.discard(f"{self.directory}/{name}")
-
-    def _unmark(self) -> None:
-        if self.disk.exists(self.marker):
-            self.disk.unlink(self.marker)
-            self.disk.sync_dir(self.directory)
-
-    def mark_applying(self) -> None:
-        self.disk.create(self.marker, b"", sync=True)
-        self.disk.sync_dir(self.directory)
-
-    def is_applying(self, record: Journal) -> bool:
-        if record.group and self.disk.exists(self._marker_of(record.group)):
-            return True
-        return self.disk.exists(self.marker)
-
-    def finish(self, group: str = "") -> None:
-        """The last of a group takes the group's marker with it."""
-        self.disk.unlink(self.path)
-        self.disk.sync_dir(self.directory)
-        self.disk.discard(self.marker)
-        if group and not self._is_named(group):
-            self.disk.discard(self._marker_of(group))
-
-    # A group: what its marker says, all journals that name it say
-
-    def mark_group(self, group: str) -> None:
-        self.disk.create(self._marker_of(group), b"", sync=True)
-        self.disk.sync_dir(self.directory)
-
-    def unmark_group(self, group: str) -> None:
-        self.disk.discard(self._marker_of(group))
-        self.disk.sync_dir(self.directory)
-
-    def _marker_of(self, group: str) -> str:
-        return f"{self.directory}/{group}.group"
-
-    def _is_named(self, group: str) -> bool:
-        with self.disk.scandir(self.directory) as found:
-            names = [entry.name for entry in found if entry.name.endswith(".json")]
-        return any(self._names(f"{self.directory}/{name}", group) for name in names)
-
-    def _names(self, path: str, group: str) -> bool:
-        """One that goes away meanwhile is finished; of one that is damaged nothing is known."""
-        try:
-            return decode_journal(self.disk.read_file(path)).group == group
-        except (FileNotFoundError, *NO_JOURNAL):
-            return False
-
-
-class Staging:
-    """Owns the hidden directory in which new contents wait and displaced ones are kept."""
-
-    def __init__(self, beneath: Beneath, tx: str) -> None:
-        self.disk = beneath.disk
-        self.beneath = beneath
-        self.name = STAGING_PREFIX + tx.encode()
-        self.fd = -1
-        self._parts: dict[bytes, int] = {}
-
-    @property
-    def new(self) -> int:
-        return self._parts[NEW]
-
-    @property
-    def old(self) -> int:
-        return self._parts[OLD]
-
-    def make(self) -> None:
-        with self._writable_root():
-            self.disk.mkdir(self.name, 0o700, self.beneath.fd)
-        self.fd = self.disk.open(self.name, DIRECTORY, at=self.beneath.fd)
-        for part in (NEW, OLD):
-            self.disk.mkdir(part, 0o700, self.fd)
-            self._parts[part] = self.disk.open(part, DIRECTORY, at=self.fd)
-
-    def open(self) -> bool:
-        """Opens what an earlier process may have left; False if there is nothing."""
-        try:
-            self.fd = self.disk.open(self.name, DIRECTORY, at=self.beneath.fd)
-        except OSError as error:
-            if error.errno in GONE:
-                return False
-            raise
-        self._open_parts()
-        return True
-
-    def _open_parts(self) -> None:
-        for part in (NEW, OLD):
-            if part not in self._parts and self._is_dir(part):
-                self._parts[part] = self.disk.open(part, DIRECTORY, at=self.fd)
-
-    def _is_dir(self, part: bytes) -> bool:
-        there = self.disk.exists(part, self.fd)
-        return there and stat.S_ISDIR(self.disk.lstat(part, self.fd).st_mode)
-
-    def names(self) -> list[tuple[int, bytes]]:
-        """Everything that is in staging, be it ours or not: where it is, and its name."""
-        self._open_parts()  # making them may have failed half-way: they are no strays
-        out: list[tuple[int, bytes]] = []
-        for at in (self.fd, *self._parts.values()):
-            with self.disk.scandir(at) as found:
-                names = [os.fsencode(entry.name) for entry in found]
-            out += [(at, name) for name in names if at != self.fd or name not in self._parts]
-        return out
-
-    def remove(self, names: Sequence[tuple[int, bytes]]) -> None:
-        """Unlinks the names, then plain rmdir: what is not empty stays for the next command."""
-        self.disk.unlink_all(names)
-        for part in self._parts:
-            self.disk.rmdir(part, self.fd)
-        with self._writable_root():
-            self.disk.rmdir(self.name, self.beneath.fd)
-
-    @contextmanager
-    def _writable_root(self) -> Iterator[None]:
-        """For one change of its names; a point may have a root that its owner cannot write to."""
-        mode = stat.S_IMODE(self.disk.fstat(self.beneath.fd).st_mode)
-        closed = mode & OWNER_ALL != OWNER_ALL
-        if closed:
-            self.disk.chmod(self.beneath.fd, mode | OWNER_ALL)
-        try:
-            yield
-        finally:
-            if closed:
-                self.disk.chmod(self.beneath.fd, mode)
-
-    def close(self) -> None:
-        for fd in self._parts.values():
-            self.disk.close(fd)
-        self._parts = {}
-        if self.fd >= 0:
-            self.disk.close(self.fd)
-            self.fd = -1
 
 
 class Transaction:
@@ -307,24 +78,42 @@ class Transaction:
 
     def stage(self, read_blob: ReadBlob) -> None:
         """Writes every new content beside the tree; a full disk stops here, harmlessly."""
-        self.staging.make()
         staged = [(n, s) for n, s in enumerate(self.steps) if s.action in ("create", "replace")]
-        each = len(staged) < SYNC_EACH_BELOW
-        for number, step in staged:
-            assert step.new is not None and step.new.oid is not None
-            self._stage_one(_name(number), step, read_blob(step.new.oid), sync=each)
-        if not each:
-            self.disk.sync_fs(self.staging.fd)
+        self.staging.make(len(staged))
+        contents = ((n, s, _content(s, read_blob)) for n, s in staged)
+        if len(staged) < SYNC_EACH_BELOW:
+            for number, step, data in contents:
+                self._stage_one(number, step, data, sync=True)
+            return
+        self._stage_meanwhile(contents)
+        self.disk.sync_fs(self.staging.fd)
 
-    def _stage_one(self, name: bytes, step: Step, data: bytes, *, sync: bool) -> None:
+    def _stage_meanwhile(self, contents: Iterator[Content]) -> None:
+        """Another thread writes while this one reads."""
+        begun: deque[Errand[None]] = deque()
+        try:
+            while some := list(itertools.islice(contents, BATCH)):
+                begun.append(begin(partial(self._stage_some, some)))
+                if len(begun) > BATCHES_AHEAD:
+                    begun.popleft().result()
+            while begun:
+                begun.popleft().result()
+        finally:
+            for errand in begun:
+                errand.wait()
+
+    def _stage_some(self, contents: list[Content]) -> None:
+        for number, step, data in contents:
+            self._stage_one(number, step, data, sync=False)
+
+    def _stage_one(self, number: int, step: Step, data: bytes, *, sync: bool) -> None:
         assert step.new is not None
         if step.new.kind == "link":
             if not data or b"\0" in data:
                 raise Damaged(f"The link {show_path(step.path)} of the point leads nowhere.")
-            self.disk.symlink(data, name, self.staging.new)
+            self.staging.link(number, data)
             return
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with self.disk.opened(name, flags, 0o600, self.staging.new) as fd:
+        with self.staging.file(number) as fd:
             self.disk.write(fd, data)
             self._own(fd, itertools.chain((step.path,), parents(step.path)))
             self.disk.chmod(fd, 0o600 if step.new.mode is None else step.new.mode)
@@ -393,7 +182,7 @@ class Transaction:
     def _create(self, number: int, step: Step) -> str | None:
         at, name = self.beneath.parent(step.path)
         try:
-            self.disk.rename_new(_name(number), name, self.staging.new, at)
+            self.disk.rename_new(name_of(number), name, self.staging.new(number), at)
         except FileExistsError:
             return "appeared since"
         return None
@@ -403,18 +192,19 @@ class Transaction:
         at, name = self.beneath.parent(step.path)
         if not self._is_kind(at, name, step.old):
             return "changed since"
+        staged, waiting = name_of(number), self.staging.new(number)
         try:
-            self.disk.exchange(_name(number), name, self.staging.new, at)
+            self.disk.exchange(staged, name, waiting, at)
         except OSError as error:
             if error.errno not in UNSUPPORTED:
                 raise
             return self._replace_in_two(number, step, at, name)
-        if self._is_still(self.staging.new, _name(number), step.old):
+        if self._is_still(waiting, staged, step.old):
             return None
-        self.disk.exchange(_name(number), name, self.staging.new, at)
-        if not self._is_still(self.staging.new, _name(number), step.new):
+        self.disk.exchange(staged, name, waiting, at)
+        if not self._is_still(waiting, staged, step.new):
             # meanwhile somebody put a third content there: the newest one belongs into the tree
-            self.disk.exchange(_name(number), name, self.staging.new, at)
+            self.disk.exchange(staged, name, waiting, at)
         return "changed since"
 
     def _replace_in_two(self, number: int, step: Step, at: int, name: bytes) -> str | None:
@@ -432,12 +222,12 @@ class Transaction:
         assert step.old is not None
         if not self._is_kind(at, name, step.old):
             return None if not self.disk.exists(name, at) else "changed since"
-        self.disk.rename_new(name, _name(number), at, self.staging.old)
+        self.disk.rename_new(name, name_of(number), at, self.staging.old)
         self._made_room(number, step.path)
-        if self._is_still(self.staging.old, _name(number), step.old):
+        if self._is_still(self.staging.old, name_of(number), step.old):
             return None
         try:
-            self.disk.rename_new(_name(number), name, self.staging.old, at)
+            self.disk.rename_new(name_of(number), name, self.staging.old, at)
         except FileExistsError:
             return "changed since, and another took its place"
         self._room[self._place_of(step.path)].pop()
@@ -482,7 +272,7 @@ class Transaction:
     def _chmod_of_its_own(self, number: int, step: Step, data: bytes) -> str | None:
         """A file with several names has one mode for all of them, also for those outside the root
         or in no step: this name gets a file of its own, swapped in like any other content."""
-        self._stage_one(_name(number), step, data, sync=True)
+        self._stage_one(number, step, data, sync=True)
         return self._replace(number, step)
 
     # What made room for something that did not come
@@ -492,7 +282,8 @@ class Transaction:
 
     def _place_of(self, path: RelPath) -> RelPath:
         """What is to come here, or above, in the place of what is there; else the path itself."""
-        return next((p for p in (path, *parents(path)) if p in self._places), path)
+        found = nearest_in(self._places, path)
+        return path if found is None else found
 
     def _put_back(self, place: RelPath) -> None:
         """The last removed first; whatever has a name by now keeps it."""
@@ -515,7 +306,7 @@ class Transaction:
         assert old is not None
         if old.kind != "dir":
             at, name = self.beneath.parent(path)
-            self.disk.rename_new(_name(number), name, self.staging.old, at)
+            self.disk.rename_new(name_of(number), name, self.staging.old, at)
         elif self._make_dir(path):
             self._standing[path] = old
 
@@ -553,7 +344,7 @@ class Transaction:
             if node.kind == "link":
                 return hash_object("blob", self.disk.readlink(name, at)) == node.oid
             with self.disk.opened(name, READ, at=at) as fd:
-                if not _without_writers(self.disk, fd):
+                if has_writer(self.disk, fd):
                     return False
                 info = self.disk.fstat(fd)
                 return stat.S_IMODE(info.st_mode) == node.mode and _hash(self.disk, fd) == node.oid
@@ -574,111 +365,17 @@ class Transaction:
                     raise
 
 
-# Emptying staging
-
-
-def give_back(staging: Staging, steps: tuple[Step, ...], *, strays: bool = False) -> list[Left]:
-    """Puts what is neither file nor link, or is still being written, beside where it was taken.
-
-    It got into staging because somebody swapped it in while a step was made, and could not go
-    back because something else has its name by now. What its writer adds later must have a name.
-    With strays, all that is no step's goes back.
-    """
-    paths = {_name(number): step.path for number, step in enumerate(steps)}
-    found: list[Left] = []
-    for at, name in staging.names():
-        mode = staging.disk.lstat(name, at).st_mode
-        plain = stat.S_ISLNK(mode) or (
-            stat.S_ISREG(mode) and not _has_writer(staging.disk, at, name)
-        )
-        if not plain or (strays and name not in paths):
-            path = paths.get(name, RelPath(b"displaced"))
-            beside = _put_beside(staging, at, name, path)
-            found.append(Left(path, f"swapped while rolling back; now {show_path(beside)}"))
-    return found
-
-
-def _put_beside(staging: Staging, at: int, name: bytes, path: RelPath) -> RelPath:
-    head, _, last = path.rpartition(b"/")
-    staging.beneath.forget()
-    for number in itertools.count(1):
-        beside = b"%s.saved-%d" % (last[:200], number)
-        try:
-            staging.disk.rename_new(name, beside, at, staging.beneath.dir(RelPath(head)))
-        except FileExistsError:
-            continue
-        except OSError as error:
-            if error.errno not in GONE or not head:
-                raise
-            head = b""  # its directory went away: the root is always there
-            continue
-        return join(RelPath(head), beside)
-    raise AssertionError("unreachable")
-
-
-def unknown_in(staging: Staging, steps: tuple[Step, ...]) -> Displaced:
-    """What lies in staging that neither snapshot of the rollback holds, by where it came from."""
-    paths = {_name(number): step.path for number, step in enumerate(steps)}
-    known = {node.oid for step in steps for node in (step.old, step.new) if node is not None}
-    unknown: Displaced = {}
-    for at, name in staging.names():
-        content = _content(staging.disk, at, name)
-        if content is not None and hash_object("blob", content[1]) not in known:
-            unknown[_free(paths.get(name, RelPath(b"displaced")), unknown)] = content
-    return unknown
-
-
-def _free(path: RelPath, taken: Iterable[RelPath]) -> RelPath:
-    """The path, or one like it, where a tree that holds what is taken has room for a file."""
-    wanted = path
-    for number in itertools.count(1):
-        if not any(is_within(path, one) or is_within(one, path) for one in taken):
-            break
-        path = join(RelPath(b"displaced-%d" % number), wanted)
-    return path
-
-
-def _content(disk: Disk, at: int, name: bytes) -> tuple[int, bytes] | None:
-    mode = disk.lstat(name, at).st_mode
-    if stat.S_ISLNK(mode):
-        return mode, disk.readlink(name, at)
-    if not stat.S_ISREG(mode):
-        return None
-    with disk.opened(name, READ, at=at) as fd:
-        return mode, disk.read_all(fd)
-
-
-def _without_writers(disk: Disk, fd: int) -> bool:
-    """Whether a read lease is granted; where leases are not to be had, nothing can be proved."""
-    try:
-        disk.lease(fd, fcntl.F_RDLCK)
-    except OSError as error:
-        return error.errno != errno.EAGAIN
-    except AttributeError:  # no leases on this system
-        return True
-    disk.lease(fd, fcntl.F_UNLCK)
-    return True
-
-
-def _has_writer(disk: Disk, at: int, name: bytes) -> bool:
-    """Also where that cannot be told."""
-    try:
-        with disk.opened(name, READ, at=at) as fd:
-            return not _without_writers(disk, fd)
-    except PermissionError:
-        return True
+def _content(step: Step, read_blob: ReadBlob) -> bytes:
+    assert step.new is not None and step.new.oid is not None
+    return read_blob(step.new.oid)
 
 
 def _hash(disk: Disk, fd: int) -> Oid:
     size = disk.fstat(fd).st_size
     digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    while part := disk.read(fd, CHUNK):
+    while part := disk.read(fd, min(CHUNK, size + 1)):  # room that is not needed takes time as well
         digest.update(part)
     return Oid(digest.digest())
-
-
-def _name(number: int) -> bytes:
-    return b"%d" % number
 
 
 def _trouble(error: OSError) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from .model import EMPTY_TREE, ROOT, TREE, Change, Entry, Oid, RelPath, join
-from .objects import named_entries, parse_tree, split_tree
+from .objects import entry_of, named_entries, parse_tree, split_tree
 
 ReadTree = Callable[[Oid], bytes]
 
@@ -41,14 +41,17 @@ def differing(old: bytes, new: bytes) -> Iterator[tuple[bytes, Entry | None, Ent
     was, now = split_tree(old), split_tree(new)
     if len(was) == len(now):  # most often the names are the same
         pairs = [pair for pair in zip(was, now, strict=True) if pair[0] != pair[1]]
+        if len(pairs) == 1 and pairs[0][0][1] == pairs[0][1][1]:  # and most often one is changed
+            one, other = pairs[0]
+            yield one[1], entry_of(one), entry_of(other)
+            return
         before = named_entries(one for one, _ in pairs)
         after = named_entries(other for _, other in pairs)
     else:
         before, after = named_entries(set(was) - set(now)), named_entries(set(now) - set(was))
     for name in sorted(before.keys() | after.keys()):
-        one, other = before.get(name), after.get(name)
-        if one != other:
-            yield name, one, other
+        if before.get(name) != after.get(name):
+            yield name, before.get(name), after.get(name)
 
 
 def _raw(read: ReadTree, oid: Oid) -> bytes:

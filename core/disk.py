@@ -14,8 +14,9 @@ import signal
 import stat
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from .libc import ctypes, error_number, function
 Name = bytes | str
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 WRITE, WRITE_AND_WAIT = 2, 7
+GET_FLAGS, SET_FLAGS, TOP_OF_TREES = 0x80086601, 0x40086602, 0x20000
 IN_ORDER = frozenset({b"data=ordered", b"barrier"})
 """What a mounted ext4 says of itself if it has a journal and a disk that is told to flush; the
 journal must be on that disk, as the inode that it then is."""
@@ -193,6 +195,18 @@ class Disk:
     def mkdir(self, name: Name, mode: int = 0o700, at: int | None = None) -> None:
         os.mkdir(name, mode, dir_fd=at)
 
+    def spread_out(self, fd: int) -> None:
+        """Has an ext4 make each directory in this one in a group of inodes of its own.
+
+        Without a journal it looks at all inodes of a group that were freed in the last minutes
+        before it takes one: where 3,000 files were deleted, a new one took 0.9 ms instead of 0.02.
+        """
+        flags = array("l", [0])
+        with suppress(OSError):  # another file system, which has no such groups
+            fcntl.ioctl(fd, GET_FLAGS, flags)
+            flags[0] |= TOP_OF_TREES
+            fcntl.ioctl(fd, SET_FLAGS, flags)
+
     def rmdir(self, name: Name, at: int | None = None) -> None:
         os.rmdir(name, dir_fd=at)
 
@@ -244,7 +258,8 @@ class Disk:
 
         The default signal, SIGIO, would kill a process that has not asked for it.
         """
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # ignored by default
+        if kind != fcntl.F_UNLCK:
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # ignored by default
         fcntl.fcntl(fd, fcntl.F_SETLEASE, kind)
 
     def held_lease(self, fd: int) -> int:
@@ -259,9 +274,9 @@ class Disk:
     def unlink_all(self, names: Sequence[tuple[int, bytes]]) -> None:
         """Unlinks names of open directories, in no order; some may be left after an error."""
         parts = 1 if len(names) < ALONE_BELOW else CREW
-        side_by_side([partial(self._unlink_each, names[at::parts]) for at in range(parts)])
+        side_by_side([partial(self.unlink_each, names[at::parts]) for at in range(parts)])
 
-    def _unlink_each(self, names: Sequence[tuple[int, bytes]]) -> None:
+    def unlink_each(self, names: Sequence[tuple[int, bytes]]) -> None:
         for at, name in names:
             self.unlink(name, at)
 

@@ -12,7 +12,7 @@ from itertools import chain, groupby
 
 from .attribution import PERSON, UNKNOWN, Interval, Makers, by_path, intervals
 from .history import History, read_snapshot
-from .model import Maker, Mark, Oid, RelPath, Snapshot, parents
+from .model import Maker, Mark, Oid, RelPath, Snapshot, nearest_in
 from .plan import Node, State, changed_among, changed_paths
 
 
@@ -86,7 +86,7 @@ class Edits:
         gaps: set[RelPath] = set()
         for state in {id(s.about): s for s in map(self._span_state, ends) if s}.values():
             gaps.update(state.about.gaps)
-        return {path for path in among if any(top in gaps for top in (path, *parents(path)))}
+        return {path for path in among if nearest_in(gaps, path) is not None}
 
     def _makers_of(self, path: RelPath, runs: list[Interval]) -> Iterator[Maker]:
         """Of the changes of a path that was left out at times: what happened meanwhile may be

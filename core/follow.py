@@ -20,7 +20,6 @@ from .model import EMPTY_TREE, LINK, TREE, Entry, GapReason, Oid, RelPath, Snaps
 from .objects import child_in
 from .renames import Moves, find_moves
 from .store import Store
-from .versions import gap_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,5 +227,5 @@ class _Trail:
         if key not in self._facts:
             about = decode_about(self._store.blob(oid))
             mode = None if kind == LINK else about.mode(path, kind)
-            self._facts[key] = mode, gap_at(about, path), path in about.empty
+            self._facts[key] = mode, about.gap_at(path), path in about.empty
         return self._facts[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, NewType
@@ -176,6 +177,15 @@ def parents(path: bytes) -> list[RelPath]:
         path = path.rpartition(b"/")[0]
         out.append(RelPath(path))
     return out
+
+
+def nearest_in(known: Container[RelPath], path: RelPath) -> RelPath | None:
+    """The path, or else the nearest directory above it, that is among those known."""
+    while path not in known:
+        if not path:
+            return None
+        path = RelPath(path.rpartition(b"/")[0])
+    return path
 
 
 def is_within(path: bytes, top: bytes) -> bool:

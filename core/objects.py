@@ -61,6 +61,12 @@ def split_tree(raw: bytes) -> list[RawEntry]:
     return found
 
 
+def entry_of(found: RawEntry) -> Entry:
+    mode, name, oid = found
+    known = MODES.get(mode)
+    return named_entries([found])[name] if known is None else Entry(known, Oid(oid))
+
+
 def named_entries(found: Iterable[RawEntry]) -> dict[bytes, Entry]:
     try:
         return {name: Entry(MODES.get(mode) or int(mode, 8), Oid(oid)) for mode, name, oid in found}

@@ -20,7 +20,17 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import aside
-from .deflate import FAST, crc32, deflate, deflate_halves, store, stored, stored_more
+from .deflate import (
+    BROKEN,
+    FAST,
+    crc32,
+    deflate,
+    deflate_halves,
+    inflating,
+    store,
+    stored,
+    stored_more,
+)
 from .disk import CHUNK, Disk
 from .errors import Damaged
 from .model import Oid
@@ -54,7 +64,8 @@ done before the fight for the GIL is (1,000 changed files: 140 ms of CPU here, 2
 HELD_BYTES = 1 << 22
 """A pack that is smaller is held until it is written, and need not be read for its check sum."""
 FIRST_READ = 4096
-AROUND = 2 * FIRST_READ
+PAGE, PAGES = FIRST_READ, 16
+"""Of an open pack so many pages are kept, each with the beginning of the next one."""
 DELTA_SIZES = 20
 """Bytes that hold both lengths at the head of any delta."""
 SHIFTS = [[8 * bit for bit in range(7) if bits & (1 << bit)] for bits in range(128)]
@@ -66,6 +77,9 @@ OPEN_PACKS = 64
 TEMPORARY = "writing-"
 """Our unfinished files start so, and not with tmp_, which a user's `git prune` would remove."""
 
+UNREADABLE: tuple[type[Exception], ...]
+UNREADABLE = (*BROKEN, OSError, OverflowError, IndexError, struct.error)
+"""What reading a damaged pack may raise."""
 HINT = "Run `turnmark store verify`; `turnmark store repair` keeps what is whole."
 
 
@@ -536,7 +550,7 @@ class Pack:
 
     def __init__(self, disk: Disk, path: str, opened: deque[Pack] | None = None) -> None:
         self._fd = -1
-        self._around = 0, b""
+        self._pages: dict[int, bytes] = {}
         self._recent: dict[int, tuple[Kind, bytes]] = {}
         self.disk = disk
         self.path = path
@@ -567,8 +581,13 @@ class Pack:
         """Gives the descriptor back until the next read."""
         if self._fd >= 0:
             self.disk.close(self._fd)
-            self._fd, self._around = -1, (0, b"")
-            self._recent.clear()
+            self._fd = -1
+            self._forget()
+
+    def _forget(self) -> None:
+        """What was read may have been read wrong."""
+        self._pages.clear()
+        self._recent.clear()
 
     @property
     def fd(self) -> int:
@@ -628,10 +647,11 @@ class Pack:
             return None
         try:
             kind, data = self._at(self.offset(place))
-        except (OSError, OverflowError, zlib.error, IndexError, struct.error) as error:
+        except UNREADABLE as error:
+            self._forget()
             raise Damaged(f"{self.path}.pack cannot give {oid.hex()}: {error}.", HINT) from error
         if hash_object(kind, data) != oid:
-            self._recent.clear()
+            self._forget()
             raise Damaged(f"{self.path}.pack holds other bytes for {oid.hex()}.", HINT)
         return kind, data
 
@@ -642,19 +662,19 @@ class Pack:
             return None
         try:
             return self._size_at(self.offset(place))
-        except (OSError, OverflowError, zlib.error, IndexError, struct.error) as error:
+        except UNREADABLE as error:
             raise Damaged(f"{self.path}.pack cannot give {oid.hex()}: {error}.", HINT) from error
 
     def _head(self, offset: int) -> bytes:
-        """The first bytes at a place, of a look around it: what was written with it is often read
-        next, before or behind it."""
-        begin, around = self._around
-        if not begin <= offset <= begin + len(around) - FIRST_READ:
-            begin = max(0, offset - AROUND // 2)
-            around = self.disk.pread(self.fd, AROUND, begin)
-            self._around = begin, around
-        at = offset - begin
-        return around[at : at + FIRST_READ] or self.disk.pread(self.fd, FIRST_READ, offset)
+        """The first bytes at a place, of the page that it is in: what was written with it is often
+        read next, before or behind it."""
+        number, at = divmod(offset, PAGE)
+        page = self._pages.get(number)
+        if page is None:
+            if len(self._pages) >= PAGES:
+                self._pages.clear()
+            page = self._pages[number] = self.disk.pread(self.fd, PAGE + FIRST_READ, offset - at)
+        return page[at : at + FIRST_READ]
 
     def _size_at(self, offset: int) -> int:
         """Of a delta by the second number in it: the first is the length of its base."""
@@ -710,9 +730,9 @@ class Pack:
         return self.offset(place), at + 20
 
     def _inflate(self, offset: int, head: bytes, at: int, size: int) -> bytes:
-        stream = zlib.decompressobj()
+        stream = inflating(size)
         likely = at + size + SLACK  # seldom longer; what is given beside a stream would be copied
-        data = stream.decompress(head[at:likely])
+        data: bytes = stream.decompress(head[at:likely])
         if stream.eof and len(data) == size:
             return data
         parts, offset = [data, stream.decompress(head[likely:])], offset + len(head)

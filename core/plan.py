@@ -122,7 +122,7 @@ class State:
 
     def leaves_out(self, path: RelPath) -> bool:
         """Whether there may be something that was not captured."""
-        return _gap_at(self.about, path) is not None and self.node_at(path) is None
+        return self.about.gap_at(path) is not None and self.node_at(path) is None
 
     def dir_node(self, path: RelPath) -> Node:
         return Node("dir", None, self.about.mode(path, TREE))
@@ -135,7 +135,7 @@ def gone_unheld(now: State, then: State, tops: tuple[RelPath, ...] = ()) -> list
         for path, reason in sorted(then.about.gaps.items())
         if reason != "torn"  # of which there is what could be read
         and _asked(path, tops)
-        and _gap_at(now.about, path) is None
+        and now.about.gap_at(path) is None
         and path not in now.about.empty
         and entry_at(now.read_tree, now.files, path) is None
     ]
@@ -218,9 +218,13 @@ def changed_among(old: State, new: State, paths: Collection[RelPath]) -> Iterato
     """
     below: dict[RelPath, set[bytes]] = {}
     for path in paths:
-        for place in (path, *parents(path)[:-1]) if path else ():
-            head, _, name = place.rpartition(b"/")
-            below.setdefault(RelPath(head), set()).add(name)
+        head: bytes = path
+        while head:
+            head, _, name = head.rpartition(b"/")
+            known = below.setdefault(RelPath(head), set())
+            if name in known:
+                break
+            known.add(name)
     asked = set(paths)
     seen: set[RelPath] = set()
     for path, was, now in _other_entries(old, new, below):
@@ -405,10 +409,10 @@ class _Guard:
             return None, False
         if _is_sacred(path):
             return "never written", True
-        then = _gap_at(self.then.about, path)
+        then = self.then.about.gap_at(path)
         if then is not None:
             return f"{then} at that point", then not in MERELY_LEFT_OUT
-        now = _gap_at(self.now.about, path)
+        now = self.now.about.gap_at(path)
         if now is not None:
             if old is None and now in MERELY_LEFT_OUT and self._is_looked_for(path, new):
                 return (None, False) if path not in self.now.about.gaps else (f"{now} now", False)
@@ -461,13 +465,6 @@ class _Guard:
 def _is_sacred(path: RelPath) -> bool:
     """Whatever a point claims to hold: git's own, and a rollback's staging."""
     return path.startswith(STAGING_PREFIX) or any(map(is_git_alias, path.split(b"/")))
-
-
-def _gap_at(about: About, path: RelPath) -> GapReason | None:
-    for top in (path, *parents(path)):
-        if top in about.gaps:
-            return about.gaps[top]
-    return None
 
 
 def _keep_occupied(

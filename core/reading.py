@@ -123,6 +123,12 @@ def _reads_again(disk: Disk, fd: int, data: bytes) -> bool:
     return at == len(data)
 
 
+def has_writer(disk: Disk, fd: int) -> bool:
+    """Whether somebody has an open file open for writing, as far as that can be told; until it is
+    closed whoever wants to is kept waiting."""
+    return _lease(disk, fd) == "refused"
+
+
 def _lease(disk: Disk, fd: int) -> Literal["granted", "refused", "none"]:
     """Refused where somebody has the file open for writing; none where there are no leases."""
     if not HAS_LEASES:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from .apply import Journal, JournalFile, Staging
 from .attribution import PERSON
 from .begun import Begun
 from .beneath import Beneath
@@ -20,14 +19,15 @@ from .edits import Edits
 from .errors import BadInput, Damaged
 from .gitcontext import from_json, git_context, moved
 from .history import History, MarkSpec, read_snapshot
+from .journal import Journal, JournalFile
 from .model import ROOT, Maker, Mark, Oid, RelPath, Snapshot, is_within, show_path
 from .plan import MINE, UNATTRIBUTED, Left, Plan, State, Step, gone_unheld, make_plan
 from .recorder import Recorder
 from .staged import Work, clear_staging, journal_file, staged, take_back
+from .staging import Staging
 from .states import seen_state, stored_state
 from .store import Store, explain
 from .undo import Act, Op, Past, Steps, Turns, act_name, replay
-from .versions import gap_at
 
 NAMED = 10
 LEAST_OF_HASH = 8
@@ -225,7 +225,7 @@ def _check_paths(request: Request, plan: Plan, now: State, then: State) -> None:
     for path in request.paths if request.op == "rollback" else ():
         if any(is_within(one, path) for one in told) or _has(now, path) or _has(then, path):
             continue
-        if reason := gap_at(now.about, path):
+        if reason := now.about.gap_at(path):
             raise BadInput(
                 f"{show_path(path)} is left as it is: {reason} now.",
                 "A rollback touches only what snapshots hold.",

@@ -13,8 +13,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterable
 from _thread import start_new_thread
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NoReturn
 

@@ -12,13 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from .apply import Journal, JournalFile, Staging, Transaction, give_back, unknown_in
+from .apply import Transaction
 from .beneath import Beneath
 from .errors import TurnmarkError
 from .history import MarkSpec
+from .journal import Journal, JournalFile
 from .model import Oid, show_path
 from .plan import Left, State, Step, make_plan
 from .recorder import Recorder
+from .staging import Staging, clear, sort_out
 from .states import stored_state
 from .store import explain
 
@@ -121,25 +123,25 @@ def journal_file(recorder: Recorder) -> JournalFile:
 def take_back(staging: Staging, steps: tuple[Step, ...]) -> None:
     """Of a pass that has not begun to change the tree, nothing is left in it."""
     if staging.fd >= 0 or staging.open():
-        give_back(staging, steps, strays=True)
-        staging.remove(staging.names())
+        clear(staging, steps)
+        staging.remove()
         staging.close()
 
 
 def clear_staging(recorder: Recorder, staging: Staging, steps: tuple[Step, ...]) -> list[Left]:
     """Empties staging; bytes that the store does not hold are stored first, and named."""
-    saved = give_back(staging, steps)
-    names = staging.names()
-    unknown = unknown_in(staging, steps)
-    if unknown:
-        kept = recorder.keep_displaced(unknown, "written while a rollback was under way")
+    found = sort_out(staging, steps)
+    left = found.given_back
+    if found.unknown:
+        kept = recorder.keep_displaced(found.unknown, "written while a rollback was under way")
         shown = kept.id.hex()[:12]
-        saved += [
+        left += [
             Left(path, f"written while rolling back; saved: turnmark cat {shown} {show_path(path)}")
-            for path in unknown
+            for path in found.unknown
         ]
-    staging.remove(names)
-    return saved
+    recorder.store.disk.unlink_all(found.names)
+    staging.remove()
+    return left
 
 
 def _interrupted(recorder: Recorder, error: OSError) -> TurnmarkError:

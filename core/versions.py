@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .about import About, decode_about
+from .about import decode_about
 from .diff import tree_changes
 from .errors import BadInput, Damaged
 from .gitignore import Pattern, parse_patterns
@@ -20,11 +20,9 @@ from .model import (
     FILE,
     TREE,
     Entry,
-    GapReason,
     Oid,
     RelPath,
     Snapshot,
-    parents,
     parse_path,
 )
 
@@ -49,11 +47,6 @@ class Sighting:
     last: Snapshot
     still: bool
     line: Line | None = None
-
-
-def gap_at(about: About, path: RelPath) -> GapReason | None:
-    """Why a path, or a directory above it, was not captured."""
-    return next((about.gaps[top] for top in (path, *parents(path)) if top in about.gaps), None)
 
 
 def find(history: History, pattern: str) -> list[Sighting]:

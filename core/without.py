@@ -35,7 +35,6 @@ from .model import (
 from .objects import Kind, encode_tree, hash_object, parse_tree
 from .plan import Left, Node, State, changes_between
 from .renames import Moves, find_moves
-from .versions import gap_at
 
 Side = Literal["", "markers", "mine", "theirs"]
 """What becomes of conflicts: nothing yet, marks in the text, what is there, or the turn out."""
@@ -146,7 +145,7 @@ class _Work:
         return self.results[path] if path in self.results else self.here(path)
 
     def decide(self, path: RelPath, was: Node | None, shall: Node | None) -> None:
-        gap = gap_at(self.now.about, path)
+        gap = self.now.about.gap_at(path)
         if gap is not None:
             self.rest.kept.append(Left(path, f"{gap} now"))
             return
@@ -217,7 +216,7 @@ class _Work:
             return False
         if here == was and at == new:
             return False
-        if any(gap_at(self.now.about, path) for path in (old, at or new)):
+        if any(self.now.about.gap_at(path) for path in (old, at or new)):
             return False
         if at != new and self.side != "theirs":
             self.conflict(new, "renamed again since" if at else "deleted since", here, shall)

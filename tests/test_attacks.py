@@ -18,12 +18,12 @@ import pytest
 
 from core import imports
 from core.about import Usual, encode_about
-from core.apply import JournalFile
 from core.diff import files_of
 from core.disk import REAL, Disk
 from core.errors import Damaged, TurnmarkError
 from core.history import MarkSpec, snapshot_ref, write_snapshot
 from core.imports import import_stores
+from core.journal import JournalFile
 from core.model import EXEC, FILE, LINK, Entry, Oid, RelPath, Snapshot, rfc3339
 from core.recorder import Recorder, Taken, build_tree
 from core.rollback import Request, finish_interrupted, rollback, undo_request

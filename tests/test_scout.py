@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import sys
-import threading
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import core.scan
+import core.scout
 import core.scouting
 from core.listing import DOUBT
 from core.model import ROOT, RelPath
@@ -194,12 +194,12 @@ def is_ours(process: int) -> bool:
 
 
 def test_without_a_thread_to_wait_for_it_the_look_does(tmp_path, monkeypatch):
-    def start(self) -> None:
+    def start(act, arguments) -> None:
         raise RuntimeError("can't start new thread")
 
     root = os.open(tmp_path, os.O_RDONLY)
     scout = Scout([ROOT], root, lambda _: signal.pause())
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(core.scout, "start_new_thread", start)
     scout.dismiss()
     assert not is_ours(scout._process)
     os.close(root)

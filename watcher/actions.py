@@ -228,11 +228,9 @@ def way_back(recorder: Recorder, params: Params) -> tuple[Request, Target]:
 
 def _check_held(recorder: Recorder, target: Target, tops: tuple[RelPath, ...]) -> None:
     """A path that the point left out is not missing: says why it cannot be brought back."""
-    from core.versions import gap_at  # not for every hook
-
     about = stored_state(recorder.store, read_snapshot(recorder.store, target.snapshot)).about
     for path in tops:
-        if reason := gap_at(about, path):
+        if reason := about.gap_at(path):
             raise BadInput(
                 f"{named(path)} is not held by {target.label}: {reason} ({MEANING[reason]}).",
                 f"`turnmark history {named(path)}` shows whether another point holds it.",

@@ -16,7 +16,6 @@ from core.follow import Follower
 from core.history import read_snapshot
 from core.model import Oid, RelPath
 from core.renames import find_moves
-from core.versions import gap_at
 
 from .access import rel_path
 from .context import Context
@@ -37,7 +36,7 @@ def name_at(view: View, path: RelPath, state: State, oid: Oid) -> RelPath | None
 
     None where it is not there at all, or where that snapshot did not look.
     """
-    if holds(state, path) or gap_at(state.about, path):
+    if holds(state, path) or state.about.gap_at(path):
         return path if holds(state, path) else None
     seq = read_snapshot(view.store, oid).seq
     follower = Follower(view.timeline.history)
@@ -59,7 +58,7 @@ def name_in_snapshots(view: View, path: RelPath) -> RelPath:
     if newest is None or not _is_here(view, path):
         return path
     old = view.state(newest.id)
-    if holds(old, path) or gap_at(old.about, path):
+    if holds(old, path) or old.about.gap_at(path):
         return path
     new = view.state_now()
     changes = list(diff_trees(new.read_tree, old.files, new.files))

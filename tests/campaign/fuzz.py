@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from core.about import decode_about
-from core.apply import NO_JOURNAL, decode_journal
 from core.disk import REAL
 from core.errors import BadInput, ConfigError, Damaged, TurnmarkError
 from core.gitignore import parse_gitignore
 from core.history import read_mark, read_snapshot
+from core.journal import NO_JOURNAL, decode_journal
 from core.model import ROOT, Oid
 from core.objects import Kind, encode_tree, hash_object, parse_tree, references
 from core.packs import Pack

@@ -20,6 +20,7 @@ from typing import Any
 import core.apply
 import core.beneath
 import core.errors
+import core.journal
 import core.keeping
 import core.listing
 import core.order
@@ -33,6 +34,7 @@ import core.rules
 import core.scan
 import core.splice
 import core.staged
+import core.staging
 import core.store
 import core.sweep
 import watcher.agents.client
@@ -197,7 +199,14 @@ def no_look_at_what_was_displaced() -> None:
 
 
 def no_keeping_of_what_was_displaced() -> None:
-    put(core.staged, "unknown_in", lambda *_, **__: {})
+    sort_out = core.staging.sort_out
+
+    def forget(*arguments: Any) -> Any:
+        found = sort_out(*arguments)
+        found.unknown.clear()
+        return found
+
+    put(core.staged, "sort_out", forget)
 
 
 def renames_that_replace() -> None:
@@ -212,7 +221,7 @@ def no_guard_of_what_was_not_captured() -> None:
 
 
 def no_mark_that_it_is_applying() -> None:
-    put(core.apply.JournalFile, "mark_applying", nothing)
+    put(core.journal.JournalFile, "mark_applying", nothing)
 
 
 # The root and nothing else (promise 5)

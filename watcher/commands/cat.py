@@ -16,7 +16,6 @@ from core.model import LINK, TREE, Entry, RelPath, is_within, show_path
 from core.objects import parse_tree
 from core.plan import State
 from core.timeline import Target
-from core.versions import gap_at
 
 from ..access import rel_path
 from ..context import Context, pass_context
@@ -74,7 +73,7 @@ class _Shown:
 
 
 def _missing(state: State, target: Target, path: RelPath) -> BadInput:
-    reason = gap_at(state.about, path)
+    reason = state.about.gap_at(path)
     if reason:
         return BadInput(
             f"{named(path)} is not held by {target.label}: {reason} ({MEANING[reason]}).",

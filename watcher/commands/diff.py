@@ -16,7 +16,6 @@ from core.patch import quoted, render
 from core.plan import State
 from core.renames import FileChange
 from core.timeline import Target
-from core.versions import gap_at
 
 from ..access import rel_path
 from ..context import Context, pass_context
@@ -175,7 +174,7 @@ def _check_there(followed: Followed, names: tuple[str, str], states: tuple[State
     path = followed.path
     if holds(states[0], followed.old) or holds(states[1], followed.new):
         return
-    reason = next((gap for s in states if (gap := gap_at(s.about, path))), None)
+    reason = next((gap for s in states if (gap := s.about.gap_at(path))), None)
     if reason:
         raise BadInput(
             f"{named(path)} is not held: {reason} ({MEANING[reason]}).",

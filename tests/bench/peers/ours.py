@@ -41,11 +41,13 @@ class Ours(Keeper):
     def read(self, state: State, path: RelPath) -> bytes | None:
         """By the id alone, out of a store that knows nothing yet."""
         store = self._store()
-        entry = entry_at(store.tree, self._files(store, state), path)
+        entry = entry_at(store.tree, self._files(self._timeline(store), state), path)
         return store.blob(entry.oid) if entry else None
 
-    def _files(self, store: Store, state: State) -> Oid:
-        timeline = Timeline(store, self.turnmark.root.id)
+    def _timeline(self, store: Store) -> Timeline:
+        return Timeline(store, self.turnmark.root.id)
+
+    def _files(self, timeline: Timeline, state: State) -> Oid:
         snapshot = timeline.snapshot(timeline.resolve(state, time.time_ns()).snapshot)
         if snapshot is None:
             raise Wrong(f"There is no snapshot {state}.")
@@ -53,7 +55,8 @@ class Ours(Keeper):
 
     def differ(self, old: State, new: State) -> int:
         store = self._store()
-        trees = self._files(store, old), self._files(store, new)
+        timeline = self._timeline(store)
+        trees = self._files(timeline, old), self._files(timeline, new)
         return sum(1 for _ in diff_trees(store.tree, *trees))
 
     def _store(self) -> Store:
