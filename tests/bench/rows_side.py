@@ -23,7 +23,9 @@ from .contenders import Wrong
 from .limits import write_plainly
 from .measure import Act, Result, Times, one_round, rotated, seconds
 from .peers import Peer, makers
+from .peers.archives import Archive
 from .peers.ours import Ours
+from .peers.peer import State
 from .trees import (
     Edits,
     build_binaries,
@@ -64,6 +66,9 @@ class Found:
     def add(self, found: dict[str, float]) -> None:
         for name, spent in found.items():
             self.seconds.setdefault(name, []).append(spent)
+
+    def add_all(self, name: str, other: Found) -> None:
+        self.seconds[name] = list(other.seconds[name])
 
 
 class Field:
@@ -179,22 +184,32 @@ class Field:
     def _path(self, path: str) -> RelPath:
         return RelPath(os.fsencode(path[len(self.root) + 1 :]))
 
-    def rolled_back(self, count: int, times: int) -> Row:
-        """Each in its turn brings back so many files; the stat caches of all are warm."""
-        found = Found()
-        for number in range(times):
-            names = rotated(number, self.peers)
-            found.add({name: self._one_rollback(self.peers[name], count) for name in names})
-        return self._row(f"rollback of {count:,}", found)
+    def rolled_back(self, count: int, times: int) -> Iterator[Row]:
+        """Each in its turn brings back so many files; the stat caches of all are warm.
 
-    def _one_rollback(self, peer: Peer, count: int) -> float:
+        Whoever keeps states keeps what is there first: without that nobody can go back again. What
+        those take that would as well overwrite it is there for scale.
+        """
+        found, losing = Found(), Found()
+        for number in range(times):
+            for name in rotated(number, self.peers):
+                peer = self.peers[name]
+                found.add({name: self._one_rollback(peer, count, peer.restore)})
+                if isinstance(peer, Archive):
+                    losing.add({name: self._one_rollback(peer, count, peer.overwrite)})
+        losing.add_all(OURS, found)
+        yield self._row(f"rollback of {count:,}", found)
+        if losing.seconds.keys() != {OURS}:
+            yield self._row(f"rollback of {count:,}, the others keep nothing", losing, judge=False)
+
+    def _one_rollback(self, peer: Peer, count: int, restore: Callable[[State], None]) -> float:
         peer.make_ready()
         state = peer.take()
         paths = self.edits.rng.sample(self.small, count)
         before = {path: self._content(path) for path in paths}
         for path in paths:
             self.edits.edit(path)
-        spent = seconds(lambda: peer.restore(state))
+        spent = seconds(lambda: restore(state))
         for path, data in before.items():
             if self._content(path) != data:
                 raise Wrong(f"{peer.name} did not bring back {os.fsdecode(path)}.")
@@ -245,10 +260,12 @@ class Field:
         with open(os.path.join(os.fsencode(self.root), path), "rb") as file:
             return file.read()
 
-    def _row(self, what: str, found: Found) -> Row:
+    def _row(self, what: str, found: Found, *, judge: bool = True) -> Row:
         ours = found.seconds.pop(OURS)
         return [
-            Times(ours, spent).faster(f"{self.label}: {what}", self._goal(name), against=name)
+            Times(ours, spent).faster(
+                f"{self.label}: {what}", self._goal(name) if judge else None, against=name
+            )
             for name, spent in found.seconds.items()
         ]
 
@@ -308,7 +325,7 @@ def _all_work(bench: Bench, root: str, label: str) -> Iterator[Row]:
         yield from here.directory(scale.side_changes)
         every = len(here.small)
         for count in sorted({1, min(1_000, every), every}):
-            yield here.rolled_back(count, scale.side_firsts)
+            yield from here.rolled_back(count, scale.side_firsts)
 
 
 def large(bench: Bench) -> Iterator[Row]:

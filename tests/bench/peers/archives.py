@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import abstractmethod
 from collections.abc import Iterable
 from itertools import count
 from typing import ClassVar
@@ -14,7 +15,19 @@ from ..contenders import Wrong
 from .peer import Keeper, State, run
 
 
-class Restic(Keeper):
+class Archive(Keeper):
+    """Restores over what is there; as the others do, it is asked to keep that first."""
+
+    def restore(self, state: State) -> None:
+        self.take()
+        self.overwrite(state)
+
+    @abstractmethod
+    def overwrite(self, state: State) -> None:
+        """What was there is lost."""
+
+
+class Restic(Archive):
     """Owns a repository and the cache that restic keeps beside it."""
 
     name: ClassVar[str] = "restic"
@@ -42,7 +55,7 @@ class Restic(Keeper):
     def read(self, state: State, path: RelPath) -> bytes | None:
         return self._run("dump", state, "/" + os.fsdecode(path), ok=(0, 1, 2))
 
-    def restore(self, state: State) -> None:
+    def overwrite(self, state: State) -> None:
         """A link that is there already is an error to it, and stays; the rows check the files."""
         self._run("restore", state, "--target", self.root, ok=(0, 1))
 
@@ -57,7 +70,7 @@ class Restic(Keeper):
         self._run("forget", "--keep-last", str(keep), "--prune")
 
 
-class Borg(Keeper):
+class Borg(Archive):
     """Owns a repository without encryption, and borg's own directory beside it."""
 
     name: ClassVar[str] = "borg"
@@ -87,7 +100,7 @@ class Borg(Keeper):
         done = run(words, self.root, self.env, ok=(0, 1))
         return done.stdout if done.returncode == 0 else None
 
-    def restore(self, state: State) -> None:
+    def overwrite(self, state: State) -> None:
         self._run("extract", f"{self.repo}::{state}")
 
     def points(self) -> int:
