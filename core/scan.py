@@ -165,9 +165,8 @@ class Look:
     def _enter_child(self, frame: Frame, name: bytes) -> Frame | None:
         """None where nothing is left to look at, and the parent knows."""
         path = join(frame.path, name)
-        reason = _reason_through(frame.rules, name)
         if (known := self._vouched(frame, path)) is not None:
-            self._take(frame, Outcome(path, known, reason, known))
+            self._keep(frame, path, name, known)
             return None
         try:
             fd = self.beneath.dir(path)
@@ -175,11 +174,16 @@ class Look:
             rules = frame.rules.child(name, self._in_force.listed(fd, listed))
             same = self._same_leaf(path, listed, rules)
             if same is None:
-                return self._enter(path, fd, listed, rules, reason)
-            self._take(frame, Outcome(path, same, reason, same))
+                return self._enter(path, fd, listed, rules, _reason_through(frame.rules, name))
+            self._keep(frame, path, name, same)
         except OSError as error:
             self._cannot_enter(frame, name, error)
         return None
+
+    def _keep(self, frame: Frame, path: RelPath, name: bytes, known: Dir) -> None:
+        """A child that is as on record; where its parent is so as well, nothing is left to do."""
+        if not frame.same or not known.raw:
+            self._take(frame, Outcome(path, known, _reason_through(frame.rules, name), known))
 
     def _cannot_enter(self, frame: Frame, name: bytes, error: OSError) -> None:
         """Unreadable is a gap, never a deletion; gone or swapped meanwhile is looked at again."""

@@ -247,6 +247,28 @@ def test_what_was_read_a_moment_ago_need_not_be_read_for_what_is_based_on_it(
     assert pack.read(last) == expected[last]
 
 
+@pytest.mark.parametrize("size", [100, 3_000, 100_000])
+def test_a_bad_read_is_not_remembered(tmp_path: Path, size: int) -> None:
+    """Neither as the page that it is in, nor as an object."""
+
+    class Glitch(Disk):
+        broken = False
+
+        def pread(self, fd: int, size: int, offset: int) -> bytes:
+            data = super().pread(fd, size, offset)
+            return bytes(byte ^ 0xFF for byte in data) if self.broken else data
+
+    disk, data = Glitch(), random.Random(1).randbytes(size)
+    oid = hash_object("blob", data)
+    pack = Pack(disk, write(tmp_path, blobs(data)).path)
+    disk.broken = True
+    for _ in range(2):
+        with pytest.raises(Damaged):
+            pack.read(oid)
+    disk.broken = False
+    assert pack.read(oid) == ("blob", data)
+
+
 def test_every_object_of_a_pack_with_named_bases_is_read(versions: Path, tmp_path: Path) -> None:
     expected = as_git_reads(versions)
     wanted = b"".join(oid.hex().encode() + b"\n" for oid in expected)

@@ -260,6 +260,21 @@ def test_a_process_that_is_slow_to_fork_sends_none(bench, monkeypatch):
     assert can_be_sent(10**9) == (len(os.sched_getaffinity(0)) > 1)
 
 
+def test_what_a_process_once_held_keeps_no_scout_at_home(monkeypatch):
+    """Found in the bench: a first snapshot peaks at 90 MB, and no scout was sent ever after."""
+    many = int(core.scout._own_kb() / core.scout.KB_PER_FILE) + 2_000
+    held = bytearray(100_000_000)
+    held[:] = b"\1" * len(held)
+    assert not can_be_sent(many)
+    del held
+    assert can_be_sent(many) == (len(os.sched_getaffinity(0)) > 1)
+
+
+def test_where_nobody_tells_what_is_held_none_is_sent(monkeypatch):
+    monkeypatch.setattr("builtins.open", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
+    assert not can_be_sent(10**9)
+
+
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "handled"])
 def test_where_children_are_somebody_elses_business_none_is_sent(bench, monkeypatch, handler):
     """Found by a reviewer: with SIGCHLD ignored, which outlives an exec, every look failed."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
+from watcher.memory import keep_some
+
 from .bench import Bench
 
 T = TypeVar("T")
@@ -40,6 +42,7 @@ def apart(rows: Rows[T], bench: Bench) -> Iterator[T]:
 
 
 def _measure(rows: Rows[T], bench: Bench, send: Connection) -> None:
+    keep_some()
     try:
         for found in rows(bench):
             send.send(found)

@@ -39,6 +39,7 @@ class Scale:
     side_changes: int = 3
     side_firsts_large: int = 1
     side_changes_large: int = 2
+    side_looks: int = 7
     side_kept: int = 20
     growth: tuple[int, ...] = (1_000, 10_000, 100_000)
     growth_turns: int = 40
@@ -70,6 +71,7 @@ QUICK = Scale(
     side_changes=1,
     side_firsts_large=1,
     side_changes_large=1,
+    side_looks=1,
     side_kept=3,
     growth=(100, 300),
     growth_turns=3,

@@ -320,7 +320,7 @@ def _all_work(bench: Bench, root: str, label: str) -> Iterator[Row]:
         yield here.first(scale.side_firsts)
         for count in (1, 20, min(1_000, len(here.edits.files))):
             yield here.changed(count, scale.side_changes)
-        yield here.nothing(scale.side_changes)
+        yield here.nothing(scale.side_looks)
         yield here.large_changed(scale.side_changes)
         yield from here.directory(scale.side_changes)
         every = len(here.small)
@@ -369,4 +369,4 @@ def _some_work(bench: Bench, root: str, label: str) -> Iterator[Row]:
         yield here.first(scale.side_firsts)
         yield here.changed(1, scale.side_changes_large)
         yield here.changed(min(20, len(here.edits.files)), scale.side_changes_large)
-        yield here.nothing(scale.side_changes_large)
+        yield here.nothing(scale.side_looks)

@@ -146,9 +146,18 @@ class OpenCode(Peer):
 
 
 class Seeded(OpenCode):
-    """In a repository where the user has committed all there is."""
+    """In a repository where the user has committed all there is. Then it stores nothing: it names
+    objects of that repository, and has lost them when the user prunes it. For scale."""
 
     name: ClassVar[str] = "opencode, committed"
+    keeps: ClassVar[bool] = False
+
+    def take(self, changed: Iterable[RelPath] | None = None) -> State:
+        """That it stores nothing of what was committed is made sure of each time."""
+        state = super().take(changed)
+        if stored := set(os.listdir(f"{self.git_dir}/objects")) - {"info", "pack"}:
+            raise Wrong(f"{self.name} has stored something after all: {sorted(stored)[:3]}.")
+        return state
 
     def _prepare_user(self, env: dict[str, str]) -> None:
         run(["git", "add", "-A"], self.root, env)
