@@ -2,10 +2,10 @@
 
 The rooms, lowest first; each imports only rooms of its own line and above, and `watcher` imports
 core, never the other way. No sockets, no argv, no environment, no printing. Its threads: two that
-compress, a few that sync and unlink files, and one that writes a large file while its id is found
-out, which stay for the next write; and now and then one that folds SQLite's log, or waits for a
-scout's end. Its processes: a scout during one look, and git where a store is repacked or a
-predecessor's is read.
+compress, a few that sync and unlink files, and one that writes while another one reads (a large
+file whose id is being found out, what a rollback is to bring), which stay for the next write; and
+now and then one that folds SQLite's log, or waits for a scout's end. Its processes: a scout during
+one look, and git where a store is repacked or a predecessor's is read.
 
   model, errors: values and failures: the words of turnmark
   libc, aside: the C library; threads beside the one that asks

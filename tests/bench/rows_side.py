@@ -270,7 +270,8 @@ class Field:
         ]
 
     def _goal(self, name: str) -> float | None:
-        return 1.0 if name in self.peers and self.peers[name].keeps else None
+        peer = self.peers.get(name)
+        return 1.0 if peer is not None and peer.keeps and not peer.borrows else None
 
 
 def _is_left_out(path: RelPath) -> bool:

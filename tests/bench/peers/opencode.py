@@ -150,7 +150,7 @@ class Seeded(OpenCode):
     objects of that repository, and has lost them when the user prunes it. For scale."""
 
     name: ClassVar[str] = "opencode, committed"
-    keeps: ClassVar[bool] = False
+    borrows: ClassVar[bool] = True
 
     def take(self, changed: Iterable[RelPath] | None = None) -> State:
         """That the first state of what was committed stores nothing is made sure of."""

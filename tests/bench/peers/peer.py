@@ -20,11 +20,13 @@ class Peer(ABC):
     """One who keeps states of one work tree in a place of its own.
 
     `keeps` says whether older states stay when a new one is taken; who keeps none is a floor to
-    measure from, not somebody to be ahead of.
+    measure from, not somebody to be ahead of. So is who `borrows`: it stores nothing, and what it
+    names is lost when its owner prunes it.
     """
 
     name: ClassVar[str]
     keeps: ClassVar[bool] = True
+    borrows: ClassVar[bool] = False
     takes_large: ClassVar[bool] = True
     """False if its rules leave out files of a few megabytes."""
 
