@@ -25,12 +25,11 @@ import hashlib
 import itertools
 import os
 import stat
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from .aside import Errand, begin
+from .aside import Errand, begin, wait_for
 from .beneath import Beneath
 from .disk import CHUNK, DIRECTORY, GONE, UNSUPPORTED, Disk
 from .errors import Damaged
@@ -40,12 +39,11 @@ from .plan import OWNER_ALL, Left, Node, ReadBlob, Step
 from .reading import READ, has_writer
 from .staging import Staging, name_of
 
-Content = tuple[int, Step, bytes]
-"""The number of a step, itself, and what it brings."""
+Bringing = tuple[int, Step, bytes]
+"""The number of a step, itself, and the content that it brings."""
 SYNC_EACH_BELOW = 32
-BATCH = 64
-"""So many contents are read before another thread writes them."""
-BATCHES_AHEAD = 2
+TOGETHER, TOGETHER_BYTES = 64, 1 << 20
+"""So many contents, or so many bytes of them, are read before another thread writes them."""
 BRINGING = ("mkdir", "create", "replace")
 
 
@@ -88,21 +86,20 @@ class Transaction:
         self._stage_meanwhile(contents)
         self.disk.sync_fs(self.staging.fd)
 
-    def _stage_meanwhile(self, contents: Iterator[Content]) -> None:
-        """Another thread writes while this one reads."""
-        begun: deque[Errand[None]] = deque()
+    def _stage_meanwhile(self, contents: Iterator[Bringing]) -> None:
+        """Another thread writes while this one reads; of large files few are held at a time."""
+        begun: list[Errand[None]] = []
         try:
-            while some := list(itertools.islice(contents, BATCH)):
+            for some in _some_together(contents):
                 begun.append(begin(partial(self._stage_some, some)))
-                if len(begun) > BATCHES_AHEAD:
-                    begun.popleft().result()
+                if len(begun) > 1:
+                    begun.pop(0).result()
             while begun:
-                begun.popleft().result()
+                begun.pop(0).result()
         finally:
-            for errand in begun:
-                errand.wait()
+            wait_for(begun)
 
-    def _stage_some(self, contents: list[Content]) -> None:
+    def _stage_some(self, contents: list[Bringing]) -> None:
         for number, step, data in contents:
             self._stage_one(number, step, data, sync=False)
 
@@ -368,6 +365,19 @@ class Transaction:
 def _content(step: Step, read_blob: ReadBlob) -> bytes:
     assert step.new is not None and step.new.oid is not None
     return read_blob(step.new.oid)
+
+
+def _some_together(contents: Iterable[Bringing]) -> Iterator[list[Bringing]]:
+    some: list[Bringing] = []
+    size = 0
+    for one in contents:
+        some.append(one)
+        size += len(one[2])
+        if len(some) == TOGETHER or size >= TOGETHER_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _hash(disk: Disk, fd: int) -> Oid:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from queue import SimpleQueue
@@ -75,11 +75,16 @@ class _Crew:
 
     def __init__(self, count: int, name: str) -> None:
         self.errands: SimpleQueue[Errand[Any]] = SimpleQueue()
-        self.threads = [
-            threading.Thread(target=self._work, name=name, daemon=True) for _ in range(count)
-        ]
-        for thread in self.threads:
-            thread.start()
+        self.threads: list[threading.Thread] = []
+        for _ in range(count):
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no thread more for this user
+                if not self.threads:
+                    raise
+                break
+            self.threads.append(thread)
 
     def _work(self) -> None:
         while True:
@@ -103,7 +108,7 @@ def wake() -> None:
 
 
 def begin(act: Callable[[], T]) -> Errand[T]:
-    """Has work done on another processor, if there is one, that needs Python only now and then."""
+    """Has work done on another processor, if there is one; the less it needs Python, the better."""
     try:
         crew = _working(os.getpid())
     except RuntimeError:  # no thread more for this user: then here, and at once
@@ -119,10 +124,28 @@ def begin(act: Callable[[], T]) -> Errand[T]:
 
 
 def later(act: Callable[[], T]) -> Errand[T]:
-    """Has something done by a helper that waits more than it works."""
+    """Has something done by a helper that waits more than it works; here, and at once, where there
+    can be none."""
     errand = Errand(act)
-    _waiting(os.getpid()).errands.put(errand)
+    try:
+        crew = _waiting(os.getpid())
+    except RuntimeError:
+        errand.run()
+    else:
+        crew.errands.put(errand)
     return errand
+
+
+def wait_for(errands: Iterable[Errand[Any]]) -> None:
+    """Until all have ended, whatever interrupts."""
+    stop: BaseException | None = None
+    for errand in list(errands):
+        try:
+            errand.wait()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            stop = error
+    if stop is not None:
+        raise stop
 
 
 def side_by_side(acts: Sequence[Act]) -> None:

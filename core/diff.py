@@ -42,8 +42,9 @@ def differing(old: bytes, new: bytes) -> Iterator[tuple[bytes, Entry | None, Ent
     if len(was) == len(now):  # most often the names are the same
         pairs = [pair for pair in zip(was, now, strict=True) if pair[0] != pair[1]]
         if len(pairs) == 1 and pairs[0][0][1] == pairs[0][1][1]:  # and most often one is changed
-            one, other = pairs[0]
-            yield one[1], entry_of(one), entry_of(other)
+            one, other = entry_of(pairs[0][0]), entry_of(pairs[0][1])
+            if one != other:
+                yield pairs[0][0][1], one, other
             return
         before = named_entries(one for one, _ in pairs)
         after = named_entries(other for _, other in pairs)

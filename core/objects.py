@@ -62,6 +62,7 @@ def split_tree(raw: bytes) -> list[RawEntry]:
 
 
 def entry_of(found: RawEntry) -> Entry:
+    """Of one among those that `split_tree` found."""
     mode, name, oid = found
     known = MODES.get(mode)
     return named_entries([found])[name] if known is None else Entry(known, Oid(oid))

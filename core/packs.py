@@ -65,7 +65,8 @@ HELD_BYTES = 1 << 22
 """A pack that is smaller is held until it is written, and need not be read for its check sum."""
 FIRST_READ = 4096
 PAGE, PAGES = FIRST_READ, 16
-"""Of an open pack so many pages are kept, each with the beginning of the next one."""
+"""Of an open pack so many pages are kept, each with the beginning of the next one: of all together 8
+MB at most."""
 DELTA_SIZES = 20
 """Bytes that hold both lengths at the head of any delta."""
 SHIFTS = [[8 * bit for bit in range(7) if bits & (1 << bit)] for bits in range(128)]
@@ -582,10 +583,10 @@ class Pack:
         if self._fd >= 0:
             self.disk.close(self._fd)
             self._fd = -1
-            self._forget()
+            self.forget()
 
-    def _forget(self) -> None:
-        """What was read may have been read wrong."""
+    def forget(self) -> None:
+        """What was read may have been read wrong, or be otherwise by now."""
         self._pages.clear()
         self._recent.clear()
 
@@ -648,10 +649,10 @@ class Pack:
         try:
             kind, data = self._at(self.offset(place))
         except UNREADABLE as error:
-            self._forget()
+            self.forget()
             raise Damaged(f"{self.path}.pack cannot give {oid.hex()}: {error}.", HINT) from error
         if hash_object(kind, data) != oid:
-            self._forget()
+            self.forget()
             raise Damaged(f"{self.path}.pack holds other bytes for {oid.hex()}.", HINT)
         return kind, data
 
@@ -663,6 +664,7 @@ class Pack:
         try:
             return self._size_at(self.offset(place))
         except UNREADABLE as error:
+            self.forget()
             raise Damaged(f"{self.path}.pack cannot give {oid.hex()}: {error}.", HINT) from error
 
     def _head(self, offset: int) -> bytes:

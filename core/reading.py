@@ -35,6 +35,10 @@ NO_ACCESS = frozenset(
 )
 SWAPPED = frozenset({errno.ELOOP, errno.ENOTDIR})
 """Something else took the place of a name: it was never absent, and is not known."""
+NO_LEASES = frozenset(
+    {errno.EACCES, errno.EINVAL, errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.ENOTTY}
+)
+"""What a file system without leases says to whoever wants one, or any to another user's file."""
 HAS_LEASES = hasattr(fcntl, "F_SETLEASE")
 
 
@@ -138,7 +142,7 @@ def _lease(disk: Disk, fd: int) -> Literal["granted", "refused", "none"]:
     except OSError as error:
         if error.errno == errno.EAGAIN:
             return "refused"
-        if error.errno in (errno.EACCES, errno.EINVAL, errno.EPERM, errno.ENOTSUP):
+        if error.errno in NO_LEASES:
             return "none"
         raise
     return "granted"

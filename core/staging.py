@@ -1,9 +1,9 @@
 """The hidden directory in which new contents wait and displaced ones are kept, from its making to
 its end.
 
-Order of its end: what may still be written, or is no file, gets a name in the tree again; what the
-store does not hold is handed to the caller; what it holds is unlinked; then plain rmdir, so that
-what is not empty stays for the next command.
+Its end, file by file: what may still be written, or is no file, gets a name in the tree again; what
+the store holds is unlinked; what it does not hold waits until the caller has stored it. Then plain
+rmdir, so that what is not empty stays for the next command.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from .aside import Errand, later
+from .aside import Errand, later, wait_for
 from .beneath import Beneath
 from .disk import DIRECTORY, GONE, Disk
 from .model import RelPath, is_within, join, show_path
@@ -33,7 +33,7 @@ FILES_PER_PART = 8
 """To make a directory apart from the others takes as long as so many files."""
 SLOW_NS = 100_000
 """Of a processor's time: making a file takes a fifth of it, unless inodes are looked for."""
-BATCH = 64
+HELPED_FROM = 64
 """So many names are worth handing to a helper."""
 
 Content = tuple[int, bytes]
@@ -160,29 +160,23 @@ class Staging:
 
 
 class Unlinking:
-    """Owns names that are being unlinked by helpers; few of them wait for the end of it."""
+    """Owns names that helpers are unlinking; of few it is done in the end."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
+        self.errands: list[Errand[None]] = []
         self._names: list[tuple[int, bytes]] = []
-        self._errands: list[Errand[None]] = []
 
     def add(self, at: int, name: bytes) -> None:
         self._names.append((at, name))
-        if len(self._names) == BATCH:
-            self._errands.append(later(partial(self.disk.unlink_each, self._names)))
+        if len(self._names) == HELPED_FROM:
+            self.errands.append(later(partial(self.disk.unlink_each, self._names)))
             self._names = []
 
     def end(self) -> None:
-        """Of what failed, the first is raised when all have come to an end."""
-        self.wait()
-        for errand in self._errands:
+        for errand in self.errands:
             errand.result()
         self.disk.unlink_each(self._names)
-
-    def wait(self) -> None:
-        for errand in self._errands:
-            errand.wait()
 
 
 @contextmanager
@@ -193,7 +187,7 @@ def unlinking(disk: Disk) -> Iterator[Unlinking]:
         yield names
         names.end()
     finally:
-        names.wait()
+        wait_for(names.errands)
 
 
 @dataclass
@@ -213,7 +207,7 @@ def sort_out(staging: Staging, steps: tuple[Step, ...]) -> Sorted:
     found = Sorted()
     with unlinking(staging.disk) as names:
         for at, name in staging.names():
-            content = _at_rest(staging.disk, at, name)
+            content = _content_at_rest(staging.disk, at, name)
             path = paths.get(name, DISPLACED)
             if content is None:
                 found.given_back.append(_give_back(staging, at, name, path))
@@ -231,7 +225,7 @@ def clear(staging: Staging, steps: tuple[Step, ...]) -> None:
     paths = _paths(steps)
     with unlinking(staging.disk) as names:
         for at, name in staging.names():
-            if name in paths and _at_rest(staging.disk, at, name) is not None:
+            if name in paths and _is_at_rest(staging.disk, at, name):
                 names.add(at, name)
             else:
                 _give_back(staging, at, name, paths.get(name, DISPLACED))
@@ -242,10 +236,11 @@ def _paths(steps: tuple[Step, ...]) -> dict[bytes, RelPath]:
 
 
 def _give_back(staging: Staging, at: int, name: bytes, path: RelPath) -> Left:
-    """Puts what is neither file nor link, or is still being written, beside where it was taken.
+    """Puts what is none of ours, or is still being written, beside where it was taken.
 
     It got into staging because somebody swapped it in while a step was made, and could not go
-    back because something else has its name by now. What its writer adds later must have a name.
+    back because something else has its name by now; or put it there. What its writer adds later
+    must have a name.
     """
     beside = _put_beside(staging, at, name, path)
     return Left(path, f"swapped while rolling back; now {show_path(beside)}")
@@ -279,16 +274,35 @@ def _free(path: RelPath, taken: Iterable[RelPath]) -> RelPath:
     return path
 
 
-def _at_rest(disk: Disk, at: int, name: bytes) -> Content | None:
-    """None for what is neither file nor link, or may still be written; also where that cannot be
-    told."""
+def _content_at_rest(disk: Disk, at: int, name: bytes) -> Content | None:
+    """None for what is neither file nor link, or may still be written."""
     mode = disk.lstat(name, at).st_mode
     if stat.S_ISLNK(mode):
         return mode, disk.readlink(name, at)
+    with _at_rest(disk, at, name, mode) as fd:
+        return None if fd is None else (mode, disk.read_all(fd))
+
+
+def _is_at_rest(disk: Disk, at: int, name: bytes) -> bool:
+    mode = disk.lstat(name, at).st_mode
+    if stat.S_ISLNK(mode):
+        return True
+    with _at_rest(disk, at, name, mode) as fd:
+        return fd is not None
+
+
+@contextmanager
+def _at_rest(disk: Disk, at: int, name: bytes, mode: int) -> Iterator[int | None]:
+    """A file that nobody writes, opened; None for another one, also where that cannot be told."""
     if not stat.S_ISREG(mode):
-        return None
+        yield None
+        return
     try:
-        with disk.opened(name, READ, at=at) as fd:
-            return None if has_writer(disk, fd) else (mode, disk.read_all(fd))
+        fd = disk.open(name, READ, at=at)
     except PermissionError:
-        return None
+        yield None
+        return
+    try:
+        yield None if has_writer(disk, fd) else fd
+    finally:
+        disk.close(fd)

@@ -329,7 +329,10 @@ class Store:
             self.packs()
 
     def reload(self) -> None:
+        """Nothing is believed any more of what was read: it is asked for again."""
         self._packs_stamp = self._added_stamp = (0, 0)
+        for pack in self._packs.values():
+            pack.forget()
 
     def add_packs(self, packs: Iterable[Pack]) -> None:
         """Those that were written here; whatever else came meanwhile is found by whoever reads."""
