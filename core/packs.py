@@ -65,8 +65,8 @@ HELD_BYTES = 1 << 22
 """A pack that is smaller is held until it is written, and need not be read for its check sum."""
 FIRST_READ = 4096
 PAGE, PAGES = FIRST_READ, 16
-"""Of an open pack so many pages are kept, each with the beginning of the next one: of all together 8
-MB at most."""
+"""Of an open pack so many pages are kept, each with the beginning of the next one; of all of them
+together 8 MB at most."""
 DELTA_SIZES = 20
 """Bytes that hold both lengths at the head of any delta."""
 SHIFTS = [[8 * bit for bit in range(7) if bits & (1 << bit)] for bits in range(128)]
