@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from .aside import Errand, begin, wait_for
+from .aside import Errands
 from .beneath import Beneath
 from .disk import CHUNK, DIRECTORY, GONE, UNSUPPORTED, Disk
 from .errors import Damaged
@@ -88,16 +88,11 @@ class Transaction:
 
     def _stage_meanwhile(self, contents: Iterator[Bringing]) -> None:
         """Another thread writes while this one reads; of large files few are held at a time."""
-        begun: list[Errand[None]] = []
-        try:
+        with Errands() as errands:
             for some in _some_together(contents):
-                begun.append(begin(partial(self._stage_some, some)))
-                if len(begun) > 1:
-                    begun.pop(0).result()
-            while begun:
-                begun.pop(0).result()
-        finally:
-            wait_for(begun)
+                errands.begin(partial(self._stage_some, some))
+                errands.settle(left=1)
+            errands.settle()
 
     def _stage_some(self, contents: list[Bringing]) -> None:
         for number, step, data in contents:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from queue import SimpleQueue
@@ -23,16 +23,19 @@ CREW = 8
 class Errand(Generic[T]):
     """What is to be done, mostly by somebody else; who waits for it gets what was found."""
 
-    def __init__(self, act: Callable[[], T], thread: int = 0) -> None:
+    def __init__(self, act: Callable[[], T]) -> None:
         self._act: Callable[[], T] | None = act
-        self._thread = thread
-        """That which was sent elsewhere for it; 0 for none."""
+        self._claim = threading.Lock()
+        """Whoever takes it runs the errand, or cancels it."""
         self._running = threading.Lock()
         self._running.acquire()
+        self._thread = 0
         self._found: T | None = None
         self._error: BaseException | None = None
 
     def run(self) -> None:
+        if not self._claim.acquire(blocking=False):
+            return
         assert self._act is not None
         try:
             self._found = self._act()
@@ -45,6 +48,16 @@ class Errand(Generic[T]):
             self._act = None
             self._running.release()
 
+    def cancel(self) -> None:
+        """It is not begun any more; what is under way goes on to its end."""
+        if self._claim.acquire(blocking=False):
+            self._act = None
+            self._running.release()
+
+    def is_run_by(self, thread: int) -> None:
+        """By one that was sent elsewhere for it."""
+        self._thread = thread
+
     @property
     def has_ended(self) -> bool:
         return not self._running.locked()
@@ -52,10 +65,12 @@ class Errand(Generic[T]):
     def wait(self) -> None:
         """Until it has ended, whatever interrupts: it goes on with what would be closed."""
         stop: BaseException | None = None
-        if self._thread and not self.has_ended:  # whoever waits leaves his processor free
-            _let_run_anywhere(self._thread)
+        thread = self._thread
         while not self.has_ended:
             try:
+                if thread:  # whoever waits leaves his processor free
+                    elsewhere, thread = thread, 0
+                    _let_run_anywhere(elsewhere)
                 with self._running:
                     break
             except BaseException as error:  # noqa: BLE001 - raised below
@@ -68,6 +83,46 @@ class Errand(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._found  # type: ignore[return-value]
+
+
+class Errands:
+    """Owns what was begun for one purpose: who leaves it, however that comes, has waited for what
+    is under way, and the rest is not begun any more."""
+
+    def __init__(self) -> None:
+        self._all: list[Errand[Any]] = []
+
+    def __enter__(self) -> Errands:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        stop: BaseException | None = None
+        acts: list[Act] = [errand.wait for errand in self._all]
+        if kind is not None:
+            acts[:0] = [errand.cancel for errand in self._all]
+        for act in acts:
+            try:
+                act()
+            except BaseException as error:  # noqa: BLE001 - raised below
+                stop = error
+        if stop is not None:
+            raise stop
+
+    def begin(self, act: Act) -> None:
+        self._hand_over(act, _to_one)
+
+    def later(self, act: Act) -> None:
+        self._hand_over(act, _to_any)
+
+    def _hand_over(self, act: Act, to: Callable[[Errand[Any]], None]) -> None:
+        self._all.append(Errand(act))  # known before anybody can work on it
+        to(self._all[-1])
+
+    def settle(self, left: int = 0) -> None:
+        """Waits until at most so many are left, the oldest first; raises what failed."""
+        while len(self._all) > left:
+            self._all[0].result()
+            del self._all[0]
 
 
 class _Crew:
@@ -109,43 +164,32 @@ def wake() -> None:
 
 def begin(act: Callable[[], T]) -> Errand[T]:
     """Has work done on another processor, if there is one; the less it needs Python, the better."""
-    try:
-        crew = _working(os.getpid())
-    except RuntimeError:  # no thread more for this user: then here, and at once
-        errand = Errand(act)
-        errand.run()
-        return errand
-    thread = crew.threads[0].native_id or 0
-    errand = Errand(act, thread)
-    if thread:
-        send_elsewhere(thread)
-    crew.errands.put(errand)
+    errand = Errand(act)
+    _to_one(errand)
     return errand
 
 
-def later(act: Callable[[], T]) -> Errand[T]:
-    """Has something done by a helper that waits more than it works; here, and at once, where there
-    can be none."""
-    errand = Errand(act)
+def _to_one(errand: Errand[Any]) -> None:
+    try:
+        crew = _working(os.getpid())
+    except RuntimeError:  # no thread more for this user: then here, and at once
+        errand.run()
+        return
+    thread = crew.threads[0].native_id or 0
+    if thread:
+        errand.is_run_by(thread)
+        send_elsewhere(thread)
+    crew.errands.put(errand)
+
+
+def _to_any(errand: Errand[Any]) -> None:
+    """To helpers that wait more than they work."""
     try:
         crew = _waiting(os.getpid())
     except RuntimeError:
         errand.run()
     else:
         crew.errands.put(errand)
-    return errand
-
-
-def wait_for(errands: Iterable[Errand[Any]]) -> None:
-    """Until all have ended, whatever interrupts."""
-    stop: BaseException | None = None
-    for errand in list(errands):
-        try:
-            errand.wait()
-        except BaseException as error:  # noqa: BLE001 - raised below
-            stop = error
-    if stop is not None:
-        raise stop
 
 
 def side_by_side(acts: Sequence[Act]) -> None:
@@ -154,7 +198,9 @@ def side_by_side(acts: Sequence[Act]) -> None:
     What is synced at the same time, a journal writes at once (four files, their names and a busy
     disk: 3 ms instead of 8); and two that unlink are three times as fast as one.
     """
-    errands = [Errand(act) for act in acts[:1]] + [later(act) for act in acts[1:]]
+    errands = [Errand(act) for act in acts]
+    for errand in errands[1:]:
+        _to_any(errand)
     for errand in errands[:1]:
         errand.run()
     errors: list[BaseException] = []

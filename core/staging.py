@@ -8,6 +8,7 @@ rmdir, so that what is not empty stays for the next command.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from .aside import Errand, later, wait_for
+from .aside import Errands
 from .beneath import Beneath
 from .disk import DIRECTORY, GONE, Disk
 from .model import RelPath, is_within, join, show_path
@@ -27,7 +28,7 @@ from .reading import READ, has_writer
 from .rules import STAGING_PREFIX
 
 NEW, OLD = b"new", b"old"
-SPREAD = 16
+SPREAD = 8
 """In so many directories at most new contents wait; an ext4 is asked to keep those apart."""
 FILES_PER_PART = 8
 """To make a directory apart from the others takes as long as so many files."""
@@ -79,10 +80,22 @@ class Staging:
         parts = min(1 + files // FILES_PER_PART, SPREAD) if files >= 4 * FILES_PER_PART else 1
         if parts > 1:
             self.disk.spread_out(self.fd)
-        for part in (*self._names[:parts], OLD):
-            self.disk.mkdir(part, 0o700, self.fd)
+        for part in (OLD, *self._names[:parts]):
+            if not self._make_part(part):
+                break
+        self._new = [fd for part, fd in self._parts.items() if part != OLD]
+
+    def _make_part(self, part: bytes) -> bool:
+        """False where no descriptor is left for one that could be done without."""
+        self.disk.mkdir(part, 0o700, self.fd)
+        try:
             self._parts[part] = self.disk.open(part, DIRECTORY, at=self.fd)
-        self._new = [self._parts[part] for part in self._names[:parts]]
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or part in (OLD, NEW):
+                raise
+            self.disk.rmdir(part, self.fd)
+            return False
+        return True
 
     @contextmanager
     def file(self, number: int) -> Iterator[int]:
@@ -162,32 +175,29 @@ class Staging:
 class Unlinking:
     """Owns names that helpers are unlinking; of few it is done in the end."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, errands: Errands) -> None:
         self.disk = disk
-        self.errands: list[Errand[None]] = []
+        self._errands = errands
         self._names: list[tuple[int, bytes]] = []
 
     def add(self, at: int, name: bytes) -> None:
         self._names.append((at, name))
         if len(self._names) == HELPED_FROM:
-            self.errands.append(later(partial(self.disk.unlink_each, self._names)))
+            self._errands.later(partial(self.disk.unlink_each, self._names))
             self._names = []
 
     def end(self) -> None:
-        for errand in self.errands:
-            errand.result()
+        self._errands.settle()
         self.disk.unlink_each(self._names)
 
 
 @contextmanager
 def unlinking(disk: Disk) -> Iterator[Unlinking]:
     """Nothing is unlinked any more when it is left, however that comes."""
-    names = Unlinking(disk)
-    try:
+    with Errands() as errands:
+        names = Unlinking(disk, errands)
         yield names
         names.end()
-    finally:
-        wait_for(names.errands)
 
 
 @dataclass

@@ -82,6 +82,84 @@ def test_who_is_interrupted_waits_to_the_end(monkeypatch: pytest.MonkeyPatch) ->
     thread.join()
 
 
+def test_an_errand_that_is_cancelled_is_not_begun() -> None:
+    done: list[int] = []
+    errand = aside.Errand(lambda: done.append(1))
+    errand.cancel()
+    errand.run()
+    errand.wait()
+    assert done == []
+
+
+def test_an_errand_under_way_cannot_be_cancelled() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def work() -> str:
+        begun.set()
+        assert go.wait(60)
+        return "done"
+
+    errand = aside.begin(work)
+    assert begun.wait(60)
+    errand.cancel()
+    assert not errand.has_ended
+    go.set()
+    assert errand.result() == "done"
+
+
+def test_of_errands_that_are_left_in_a_hurry_none_is_begun_any_more() -> None:
+    begun, go, done = threading.Event(), threading.Event(), []
+
+    def work(number: int) -> None:
+        begun.set()
+        assert go.wait(60)
+        done.append(number)
+
+    def hurry() -> None:
+        with aside.Errands() as errands:
+            for number in range(5):
+                errands.begin(partial(work, number))
+            assert begun.wait(60)
+            threading.Timer(0.01, go.set).start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hurry()
+    assert done == [0]
+    aside.begin(lambda: None).wait()
+    assert done == [0]
+
+
+@pytest.mark.parametrize("crew", ["_to_one", "_to_any"])
+def test_an_errand_that_was_never_handed_over_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, crew: str
+) -> None:
+    def interrupted(errand: object) -> None:
+        raise KeyboardInterrupt
+
+    def hand_over() -> None:
+        with aside.Errands() as errands:
+            (errands.begin if crew == "_to_one" else errands.later)(fails)
+
+    monkeypatch.setattr(aside, crew, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hand_over()
+
+
+def test_errands_are_settled_oldest_first_and_raise_what_failed() -> None:
+    done: list[str] = []
+    with aside.Errands() as errands:
+        errands.begin(lambda: done.append("first"))
+        errands.begin(lambda: done.append("second"))
+        errands.settle(left=1)
+        assert done[:1] == ["first"]
+        errands.settle()
+        assert done == ["first", "second"]
+        errands.begin(fails)
+        with pytest.raises(IndexError):
+            errands.settle()
+
+
 def test_side_by_side_all_have_ended_when_an_error_is_raised() -> None:
     go, ended = threading.Event(), []
 
@@ -137,9 +215,33 @@ def test_where_no_thread_can_be_started_the_errand_is_run_at_once(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(aside, "_working", none_left)
+    monkeypatch.setattr(aside, "_waiting", none_left)
     errand = aside.begin(threading.get_ident)
     assert errand.has_ended
     assert errand.result() == threading.get_ident()
+    here: list[int] = []
+    aside.side_by_side([lambda: here.append(threading.get_ident())] * 3)
+    assert here == [threading.get_ident()] * 3
+
+
+def test_where_few_threads_can_be_started_those_do_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[int] = []
+    real = threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(1)
+        real(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    crew = aside._Crew(aside.CREW, "a few")
+    errand = aside.Errand(threading.get_ident)
+    crew.errands.put(errand)
+    assert len(crew.threads) == 2
+    assert errand.result() in {thread.ident for thread in crew.threads}
 
 
 def test_what_an_errand_that_failed_had_worked_on_is_let_go() -> None:
