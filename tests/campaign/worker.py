@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import core.apply
+import core.staging
 from core import turns
 from core.backup import backup
 from core.consolidate import consolidate
@@ -275,9 +277,17 @@ def at_work(ground: Ground, rng: random.Random, disk: Disk = REAL) -> Iterator[W
         os.close(log)
 
 
+def helped(rng: random.Random) -> None:
+    """In every other process helpers write what a rollback brings and unlink what it took away, as
+    otherwise only of many files."""
+    if rng.random() < 0.5:
+        core.apply.SYNC_EACH_BELOW, core.apply.TOGETHER, core.staging.HELPED_FROM = 2, 2, 1
+
+
 def work(ground: Ground, seed: str) -> None:
     """Until killed."""
     rng = random.Random(seed)
+    helped(rng)
     with at_work(ground, rng) as worker:
         worker.say("found", worker.image())
         while True:
@@ -287,6 +297,8 @@ def work(ground: Ground, seed: str) -> None:
 
 def recover(ground: Ground, seed: str) -> None:
     """What the next command does, to its end; and the snapshot after it just works."""
-    with at_work(ground, random.Random(seed)) as worker:
+    rng = random.Random(seed)
+    helped(rng)
+    with at_work(ground, rng) as worker:
         worker.say("found", worker.image())
         worker.do("mark")
