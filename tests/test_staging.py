@@ -22,6 +22,7 @@ from core.errors import TurnmarkError
 from core.model import Oid, RelPath
 from core.objects import hash_object
 from core.plan import Node, Step
+from core.reading import has_writer
 from core.rollback import Request
 from core.staging import HELPED_FROM, SPREAD, Staging, clear, sort_out, unlinking
 from tests.faults import dies, failing
@@ -130,6 +131,17 @@ def test_a_file_that_is_still_written_gets_a_name_in_the_tree(made: Staging) -> 
     assert [left.path for left in found.given_back] == [b"f1"]
     assert REAL.read_file(b"f1.saved-1", made.beneath.fd) == b"1"
     assert made.names() == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOTTY, errno.EINVAL, errno.EACCES])
+def test_where_there_are_no_leases_nobody_is_taken_for_a_writer(made: Staging, number: int) -> None:
+    class Without(Disk):
+        def lease(self, fd: int, kind: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+    fill(made, 1)
+    with REAL.opened(b"0", at=made.new(0)) as fd:
+        assert not has_writer(Without(), fd)
 
 
 class Stubborn(Disk):
