@@ -4,10 +4,11 @@ The rooms, lowest first; each imports only rooms of its own line and above, and 
 core, never the other way. No sockets, no argv, no environment, no printing. Its threads: two that
 compress, a few that sync and unlink files, and one that writes while another one reads (a large
 file whose id is being found out, what a rollback is to bring), which stay for the next write; and
-now and then one that folds SQLite's log, or waits for a scout's end. Its processes: a scout during
-one look, and git where a store is repacked or a predecessor's is read.
+now and then one that folds SQLite's log. Its processes: a scout, which helps with looks at large
+trees and stays, and git where a store is repacked or a predecessor's is read.
 
   model, errors: values and failures: the words of turnmark
+  proofs: what stat says of names, and whether it says so still
   libc, aside: the C library; threads beside the one that asks
   disk, beneath: the file verbs that everything else uses, and directories below one root
   deflate, spares: compression; files made ahead, for writes that somebody waits for
@@ -17,9 +18,9 @@ one look, and git where a store is repacked or a predecessor's is read.
   gitignore, rules, about: .gitignore syntax; what is captured; what a git tree cannot say of it
   roots: which directories may be watched, and what they are called
   reading: one file, whole or known to be torn
-  scout: a second process that looks from the far end of a large tree
+  scout: a process of its own that says whether directories are as on record
   worktree, listing: the tree as last seen, kept as a cache; names and stats to compare with it
-  inforce, splice, scouting: rules where a look is; records with new contents; the scout's walk
+  inforce, splice, scouting: rules where a look is; records with new contents; what a scout is asked
   scan: the look that brings what is known of the tree up to date
   gitcontext: what the user's own git says of a moment
   diff, lines, renames: trees and lines compared; what came again under another name

@@ -31,11 +31,12 @@ from functools import partial
 
 from .aside import Errands
 from .beneath import Beneath
-from .disk import CHUNK, DIRECTORY, GONE, UNSUPPORTED, Disk
+from .disk import CHUNK, GONE, UNSUPPORTED, Disk
 from .errors import Damaged
 from .model import ROOT, Oid, RelPath, nearest_in, parents, show_path
 from .objects import hash_object
 from .plan import OWNER_ALL, Left, Node, ReadBlob, Step
+from .proofs import DIRECTORY
 from .reading import READ, has_writer
 from .staging import Staging, name_of
 

@@ -213,6 +213,13 @@ def side_by_side(acts: Sequence[Act]) -> None:
         raise errors[0]
 
 
+def processors() -> int:
+    """That we may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def send_elsewhere(task: int) -> None:
     """Keeps a thread, or a process, from the processor of whoever asks, until told otherwise.
 

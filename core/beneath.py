@@ -11,9 +11,10 @@ import os
 from collections import OrderedDict
 from types import TracebackType
 
-from .disk import DIRECTORY, GONE, Disk
+from .disk import GONE, Disk
 from .errors import BadInput
 from .model import ROOT, RelPath, join
+from .proofs import DIRECTORY
 
 OPEN_DIRS = 64
 

@@ -12,8 +12,8 @@ import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from .disk import DIRECTORY
 from .errors import Refused
+from .proofs import DIRECTORY
 from .store import WAIT, Store, explain
 from .sweep import size_on_disk
 from .timeline import root_shown

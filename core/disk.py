@@ -22,6 +22,7 @@ from typing import Any
 
 from .aside import CREW, side_by_side
 from .libc import ctypes, error_number, function
+from .proofs import DIRECTORY, NO_ATIME, Eyes
 
 Name = bytes | str
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
@@ -32,14 +33,12 @@ IN_ORDER = frozenset({b"data=ordered", b"barrier"})
 journal must be on that disk, as the inode that it then is."""
 TIMES_KEPT = frozenset({b"ext2", b"ext3", b"ext4", b"xfs", b"tmpfs"})
 """The kinds of mounts on which that has been tried (`mount_that_keeps_times`)."""
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 CHUNK = 1 << 20
 HALF_WRITTEN = re.compile(r"\.[0-9]+\.[0-9]+\.new$")
 """What `replace` writes first."""
 LOCK_FIRST, LOCK_STEP = 0.0003, 0.005
 ALONE_BELOW = 64
 """So few names are gone before helpers would have begun."""
-NO_ATIME = getattr(os, "O_NOATIME", 0)
 UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 NOT_HERE = UNSUPPORTED | {errno.EPERM, errno.ESPIPE}
 """What a file system, or a sandbox, says to a call that only makes things faster."""
@@ -74,11 +73,8 @@ def _sync_file_range() -> Any:
     return call
 
 
-class Disk:
+class Disk(Eyes):
     """The real thing. A test's subclass counts the calls and fails, or kills, at one of them."""
-
-    def open(self, name: Name, flags: int, mode: int = 0o600, at: int | None = None) -> int:
-        return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode, dir_fd=at)
 
     def open_below(self, path: bytes, at: int) -> int:
         """A directory, in one step, if there is no link on the way to it."""
@@ -90,9 +86,6 @@ class Disk:
             number = error_number()
             raise OSError(number, os.strerror(number), path)
         return fd
-
-    def close(self, fd: int) -> None:
-        os.close(fd)
 
     def read(self, fd: int, size: int) -> bytes:
         return os.read(fd, size)
@@ -175,19 +168,6 @@ class Disk:
         number = re.search(rb"^mnt_id:\s*(\d+)$", told, re.MULTILINE)
         kind = number and re.search(rb"^%s .* - (\S+) " % number[1], mounts, re.MULTILINE)
         return int(number[1]) if number and kind and kind[1] in TIMES_KEPT else 0
-
-    def lstat(self, name: Name, at: int | None = None) -> os.stat_result:
-        return os.stat(name, dir_fd=at, follow_symlinks=False)
-
-    def lstat_all(self, names: Iterable[Name], at: int) -> list[os.stat_result]:
-        lstat = os.stat
-        return [lstat(name, dir_fd=at, follow_symlinks=False) for name in names]
-
-    def fstat(self, fd: int) -> os.stat_result:
-        return os.fstat(fd)
-
-    def scandir(self, where: int | str) -> os._ScandirIterator[str]:
-        return os.scandir(where)
 
     def readlink(self, name: bytes, at: int | None = None) -> bytes:
         return os.readlink(name, dir_fd=at)
@@ -312,13 +292,6 @@ class Disk:
         while len(data) < size and (part := self.read(fd, size - len(data))):
             data += part
         return data
-
-    def open_quietly(self, name: Name, flags: int, at: int | None = None) -> int:
-        """Leaves the access time alone, which only the owner of a file may ask for."""
-        try:
-            return self.open(name, flags | NO_ATIME, at=at)
-        except PermissionError:
-            return self.open(name, flags, at=at)
 
     @contextmanager
     def opened(

@@ -25,7 +25,7 @@ from typing import IO, Literal
 
 from .about import About, Usual, decode_about, encode_about, note
 from .diff import diff_trees, entry_at
-from .disk import DIRECTORY, Disk
+from .disk import Disk
 from .errors import BadInput, Damaged, TurnmarkError
 from .history import History, mark_ref, pin_ref, snapshot_ref, write_mark, write_snapshot
 from .model import (
@@ -44,6 +44,7 @@ from .model import (
     show_path,
 )
 from .objects import Kind, encode_tree, hash_object, header_oid, parse_headers, parse_tree
+from .proofs import DIRECTORY
 from .recorder import Recorder
 from .roots import Root, place_of, root_of
 from .rules import RuleSet, is_git_alias

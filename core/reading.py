@@ -14,11 +14,8 @@ import time
 from typing import Literal, NamedTuple
 
 from .disk import CHUNK, Disk
+from .proofs import is_fresh
 
-FRESH_NS = 20_000_000
-"""Two ticks of the coarsest clock that stamps files on Linux (4 ms to 10 ms)."""
-COARSE_NS = 2_000_000_000
-"""File systems that stamp whole seconds (or FAT's two) tell less."""
 RECENT_NS = 60_000_000_000
 """Longer than a page that is written through a map stays dirty without moving the change time."""
 ATTEMPTS = 4
@@ -56,15 +53,6 @@ class Read(NamedTuple):
 
 class NotAFile(Exception):
     """What was a file at the last look is something else now."""
-
-
-def is_fresh(changed_ns: int, now_ns: int) -> bool:
-    """Whether a write in this moment could leave the change time as it is (the racy rule).
-
-    The change time alone: every write moves it, and unlike the modification time nobody can set it.
-    """
-    coarse = changed_ns % 1_000_000_000 == 0
-    return changed_ns >= now_ns - (COARSE_NS if coarse else FRESH_NS)
 
 
 def same_file(one: os.stat_result, other: os.stat_result) -> bool:

@@ -10,9 +10,10 @@ import os
 import stat
 from dataclasses import dataclass
 
-from .disk import DIRECTORY, Disk
+from .disk import Disk
 from .errors import BadInput
 from .model import show_path
+from .proofs import DIRECTORY
 from .rules import is_git_alias
 
 SYSTEM = (

@@ -24,7 +24,6 @@ from .disk import GONE
 from .inforce import GITIGNORE, InForce
 from .listing import (
     DOUBT,
-    WIDTH,
     Lister,
     Listing,
     append_stat,
@@ -48,10 +47,10 @@ from .model import (
     parents,
 )
 from .objects import NO_NAMES, Sink, encode_tree, hash_object, parse_tree
-from .reading import NO_ACCESS, SWAPPED, NotAFile, is_fresh, read_stable
+from .proofs import ROW, WIDTH, is_fresh
+from .reading import NO_ACCESS, SWAPPED, NotAFile, read_stable
 from .rules import STAGING_PREFIX, DirRules, RuleSet
-from .scout import Scout
-from .scouting import send_scout
+from .scouting import Scouting, scout_sent
 from .splice import Outcome, Splicer
 from .worktree import Dir, WorkTree, texts_of
 
@@ -110,7 +109,7 @@ class Look:
         self._lister = Lister(self.disk, tree)
         self._in_force = InForce(tree, beneath, rules)
         self._splicer = Splicer(beneath, sink, rules, self._lister)
-        self._scout: Scout | None = None
+        self._scout: Scouting | None = None
 
     @property
     def always(self) -> set[RelPath]:
@@ -127,16 +126,12 @@ class Look:
         self.complete = True
         self.tree.load_all()
         self.beneath.forget()
-        self._lister.believe_times(self.beneath)
+        keeps_times = self._lister.believe_times(self.beneath)
         frame = self._enter_root()
-        self._scout = send_scout(
-            *(self.tree, self.beneath, self._lister, self._in_force, frame.rules)
-        )
-        try:
+        with scout_sent(self.tree, self.beneath, keeps_times, frame.rules) as self._scout:
             self._visit(frame)
-        finally:
-            if self._scout is not None:
-                self._believe(self._scout.dismiss())
+        if self._scout is not None:
+            self._believe(self._scout.stamps)
         if self.tree.usual is None:
             self._settle_usual()
 
@@ -199,7 +194,7 @@ class Look:
     def _enter(
         self, path: RelPath, fd: int, listed: Listing, rules: DirRules, left_out: GapReason | None
     ) -> Frame:
-        mode, names, stats = listed.mode, listed.names, listed.stats
+        mode, names, stats = listed.mode, listed.names, array("q", listed.stats)
         self.dirs_seen += 1
         self.files_seen += len(names)
         old = self.tree.get(path)
@@ -234,7 +229,7 @@ class Look:
         if not is_same(old, rules, listed):
             return None
         self.dirs_seen += 1
-        self.files_seen += len(listed.stats) // WIDTH
+        self.files_seen += len(listed.stats) // ROW
         return old
 
     def _believe(self, stamps: dict[RelPath, bytes]) -> None:

@@ -1,136 +1,127 @@
-"""A second process that vouches for directories, from the far end of a tree that is looked at.
+"""A process of its own that says of directories, as it is asked, whether they are as on record.
 
-Only a favour: what it has not vouched for is looked at as if there were no scout, and when it dies
-nothing is lost but time. It shares some bytes for each directory with whoever sent it, and one open
-descriptor; it changes nothing. Knows names and a walk; not what is vouched for.
+Started by `scouting` without anything of ours, so that it is small (3 MB), and ends with whoever
+started it. It only looks. Imports next to nothing, and knows no records, rules or workspaces: each
+question tells all that is to be compared.
 """
 
 from __future__ import annotations
 
-import gc
-import math
-import mmap
+import marshal
 import os
-import signal
-import sys
-from _thread import start_new_thread
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import NoReturn
+import stat
+import time
 
-from .aside import send_elsewhere
-from .model import RelPath
+from .proofs import DIRECTORY, STAMP_BYTES, Eyes, asked_again, list_names, may_come_again, stamp_of
 
-Vouch = Callable[[RelPath, bytes], None]
-"""Of a directory; and with its stamp (`listing.Stamp`), if it was listed."""
-STAMP_BYTES = 24
-VOUCHED, STAMPED = 1, 2
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
 
+    from .model import RelPath
+
+    Question = tuple[RelPath, int, bytes, bytes, bytes]
+    """Of a directory: its path, mode, names, stats, and stamp if it has one."""
+    Start = tuple[bytes, int, int, bool]
+    """Of a look: the root's path, device and inode, and whether change times are kept there."""
+
+HELLO = b"turnmark's scout, 1\n"
+"""To be another one whenever questions or answers are: its program may be newer than ours."""
+LENGTH_BYTES = 4
 HIGHEST_FD = 1 << 16
-KB_PER_FILE = 24
-"""To fork a process that holds more for each file of the tree takes longer than a scout spares."""
-
-
-def can_be_sent(files: int) -> bool:
-    """Elsewhere than on Linux a fork of a process with threads is not safe; and where the program
-    that we are part of has its own way with its children, ours would not be ours to wait for."""
-    if sys.platform != "linux" or signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL:
-        return False
-    if not hasattr(os, "pidfd_open") or len(os.sched_getaffinity(0)) == 1:
-        return False
-    return _own_kb() <= files * KB_PER_FILE
-
-
-def _own_kb() -> float:
-    """Of memory, that a fork has to copy the tables of: not what is shared, nor what was once."""
-    try:
-        with open("/proc/self/statm", "rb") as told:
-            _, resident, shared, *_ = map(int, told.read().split())
-    except OSError:  # a sandbox that does not tell
-        return math.inf
-    return (resident - shared) * mmap.PAGESIZE / 1024
+ANSWER_BYTES = 1 + STAMP_BYTES
+YES, NO = 1, bytes(ANSWER_BYTES)
+"""With the stamp of a directory that was listed, if its time is to be believed; zeros otherwise."""
+NO_STAMP = bytes(STAMP_BYTES)
 
 
 class Scout:
-    """Owns a forked process, from its start to its end."""
+    """Owns the descriptors of the root, and of the directories on the way to the last one."""
 
-    def __init__(self, paths: Iterable[RelPath], fd: int, walk: Callable[[Vouch], None]) -> None:
-        """Raises OSError where no process can be started; `fd` is all that the walk may use."""
-        self._places = {path: place for place, path in enumerate(paths)}
-        self._said = mmap.mmap(-1, len(self._places))
-        self._stamps = mmap.mmap(-1, len(self._places) * STAMP_BYTES)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:  # a signal must not let the child run on as if it were its sender
-            self._process = os.fork()
-            if self._process == 0:
-                self._go(fd, walk)
-            send_elsewhere(self._process)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    def __init__(self) -> None:
+        self.eyes = Eyes()
+        self._fds: list[int] = []
+        self._names: list[bytes] = []
+        self._device: int | None = None
 
-    def _go(self, fd: int, walk: Callable[[Vouch], None]) -> NoReturn:
-        """Holds nothing else open: no lock may outlive the sender. What fails is not vouched for.
-
-        Other threads may have held locks at the fork, so nothing here may wait for one.
-        """
+    def begin(self, root: bytes, device: int, inode: int, keeps_times: bool) -> None:
+        self.end()
+        self._device = device if keeps_times else None
         try:
-            gc.disable()
-            os.closerange(0, fd)
-            os.closerange(fd + 1, HIGHEST_FD)
-            walk(self._vouch)
-        finally:
-            os._exit(0)
-
-    def _vouch(self, path: RelPath, stamp: bytes) -> None:
-        place = self._places[path]
-        if stamp:
-            self._stamps[place * STAMP_BYTES : (place + 1) * STAMP_BYTES] = stamp
-        self._said[place] = STAMPED if stamp else VOUCHED
-
-    def vouches_for(self, path: RelPath) -> bool:
-        place = self._places.get(path)
-        return place is not None and self._said[place] != 0
-
-    def dismiss(self) -> dict[RelPath, bytes]:
-        """Returns the stamps of what it has listed and vouched for; its end, which takes as long as
-        a look at a thousand files, is awaited by a thread of its own."""
-        with suppress(OSError):  # it is gone already
-            self._end()
-        found = self._stamped()
-        self._said.close()
-        self._stamps.close()
-        return found
-
-    def _stamped(self) -> dict[RelPath, bytes]:
-        if self._said.find(bytes([STAMPED])) < 0:
-            return {}
-        said, stamps = self._said[:], self._stamps[:]
-        return {
-            path: stamps[place * STAMP_BYTES : (place + 1) * STAMP_BYTES]
-            for path, place in self._places.items()
-            if said[place] == STAMPED
-        }
-
-    def _end(self) -> None:
-        """By a handle, once that is known to be of a child of ours: somebody else in this process
-        may have waited for it, and its number may be another's."""
-        handle = os.pidfd_open(self._process)
-        try:
-            os.waitid(os.P_PIDFD, handle, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            self._fds = [self.eyes.open_quietly(root, DIRECTORY)]
         except OSError:
-            os.close(handle)
-            raise
+            return
+        info = self.eyes.fstat(self._fds[0])
+        if (info.st_dev, info.st_ino) != (device, inode):
+            self.end()
+
+    def end(self) -> None:
+        self._leave(0)
+        for fd in self._fds:
+            self.eyes.close(fd)
+        self._fds = []
+
+    def _leave(self, depth: int) -> None:
+        while len(self._names) > depth:
+            self._names.pop()
+            self.eyes.close(self._fds.pop())
+
+    def answer(self, path: bytes, mode: int, names: bytes, stats: bytes, stamp: bytes) -> bytes:
         try:
-            start_new_thread(_bury, (handle,))
-        except RuntimeError:  # no thread more for this user
-            _bury(handle)
+            return self._answer(path, mode, names, stats, stamp)
+        except OSError:
+            return NO
+
+    def _answer(self, path: bytes, mode: int, names: bytes, stats: bytes, stamp: bytes) -> bytes:
+        fd = self._enter(path)
+        if fd is None:
+            return NO
+        info = self.eyes.fstat(fd)
+        if stat.S_IMODE(info.st_mode) != mode:
+            return NO
+        now = stamp_of(info) if info.st_dev == self._device else b""
+        if now and now == stamp:
+            again = asked_again(self.eyes, fd, names, stats)
+            if again is None or again[0] != stats:
+                return NO
+            return bytes([YES]) + NO_STAMP if all(one.st_nlink == 1 for one in again[2]) else NO
+        if may_come_again(info.st_ctime_ns, time.time_ns()):
+            now = b""
+        if list_names(self.eyes, fd) != (names, stats, []):
+            return NO
+        return bytes([YES]) + (now or NO_STAMP)
+
+    def _enter(self, path: bytes) -> int | None:
+        """Step by step, never through a link."""
+        if not self._fds:
+            return None
+        names = path.split(b"/")
+        known = 0
+        while known < min(len(names), len(self._names)) and names[known] == self._names[known]:
+            known += 1
+        self._leave(known)
+        for name in names[known:]:
+            self._fds.append(self.eyes.open_quietly(name, DIRECTORY, self._fds[-1]))
+            self._names.append(name)
+        return self._fds[-1]
 
 
-def _bury(handle: int) -> None:
-    try:
-        os.waitid(os.P_PIDFD, handle, os.WEXITED)
-    except ChildProcessError:  # somebody else was quicker
-        return
-    finally:
-        os.close(handle)
+def run(asked: BinaryIO, answers: int) -> None:
+    """Until nobody asks any more."""
+    scout = Scout()
+    os.write(answers, HELLO)
+    while length := asked.read(LENGTH_BYTES):
+        what = marshal.loads(asked.read(int.from_bytes(length, "little")))
+        if isinstance(what, tuple):
+            scout.begin(*what)
+        elif what:
+            os.write(answers, b"".join([scout.answer(*question) for question in what]))
+        else:
+            scout.end()
+
+
+def main() -> None:
+    os.closerange(3, HIGHEST_FD)  # what whoever started our sender left open
+    os.chdir("/")  # keeps no disk from being unmounted
+    with open(0, "rb") as asked:
+        run(asked, 1)

@@ -16,17 +16,16 @@ from typing import NamedTuple
 from .beneath import Beneath
 from .listing import (
     DOUBT,
-    WIDTH,
     Lister,
     Listing,
     may_be_stale,
-    numbers_of,
     replace_stat,
     seems_written,
 )
 from .model import Entry, GapReason, Oid, RelPath, join
 from .objects import Sink, child_in, hash_object
 from .packs import LARGE_BYTES
+from .proofs import WIDTH, numbers_of
 from .reading import NotAFile, read_stable
 from .rules import DirRules, RuleSet
 from .worktree import Dir
@@ -79,7 +78,7 @@ class Splicer:
             return None
         if listed.joined != old.names:
             return None
-        was, now = array("q", old.stats), listed.stats
+        was, now = array("q", old.stats), array("q", listed.stats)
         differing = {
             os.fsencode(name)
             for name, at in zip(listed.names, range(0, len(now), WIDTH), strict=True)

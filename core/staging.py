@@ -20,10 +20,11 @@ from functools import partial
 
 from .aside import Errands
 from .beneath import Beneath
-from .disk import DIRECTORY, GONE, Disk
+from .disk import GONE, Disk
 from .model import RelPath, is_within, join, show_path
 from .objects import hash_object
 from .plan import OWNER_ALL, Left, Step
+from .proofs import DIRECTORY
 from .reading import READ, has_writer
 from .rules import STAGING_PREFIX
 

@@ -19,12 +19,13 @@ from itertools import chain
 from typing import NamedTuple
 
 from . import reserve
-from .disk import DIRECTORY, HALF_WRITTEN, REAL, Disk
+from .disk import HALF_WRITTEN, REAL, Disk
 from .errors import Busy, Damaged, NoStore, TurnmarkError
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
 from .order import Order
 from .packs import HINT, TEMPORARY, Alone, Pack, PackWriter, wake_workers
+from .proofs import DIRECTORY
 from .refs import Ready, RefStore
 from .spares import Spares
 from .whereabouts import Whereabouts

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import core.listing
+import core.proofs
 import core.scan
-import core.scout
-import core.scouting
 from core.diff import files_of
-from core.disk import DIRECTORY, REAL, Disk
+from core.disk import REAL, Disk
 from core.errors import TurnmarkError
 from core.listing import Lister, Listing
 from core.model import ROOT, RelPath
+from core.proofs import DIRECTORY
 from core.recorder import Recorder
 from core.rules import RuleSet
 from core.worktree import WorkTree
+from tests.scouts import Patient
 from tests.stores import Bench
-from tests.test_scout import ANY_SIZE
 from tests.trees import build
 from tests.watching import until
 
@@ -157,7 +155,7 @@ def test_a_directory_that_changed_a_moment_ago_is_not_believed(
     bench: Bench, listed: list[RelPath], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On most kernels another name could come within the same tick of the clock."""
-    monkeypatch.setattr(core.listing, "is_fresh", lambda changed, now: True)
+    monkeypatch.setattr(core.proofs, "is_fresh", lambda changed, now: True)
     (bench.path / "a/d/new").write_text("x")
     bench.point()
     listed.clear()
@@ -239,26 +237,16 @@ def test_files_with_several_names_or_written_through_maps_are_told_of(
 def test_what_a_scout_has_listed_is_not_listed_again(
     bench: Bench, listed: list[RelPath], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
-    monkeypatch.setattr("core.scout.KB_PER_FILE", ANY_SIZE)
-    real, waited = core.scout.Scout, []
-
-    class Patient(real):  # type: ignore[misc, valid-type]
-        def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments)
-            os.waitid(os.P_PID, self._process, os.WEXITED | os.WNOWAIT)
-            waited.append(self)
-
-    monkeypatch.setattr(core.scouting, "Scout", Patient)
-    monkeypatch.setattr(core.scouting, "can_be_sent", lambda files: True)
+    patient = Patient(monkeypatch)
     (bench.path / "a/d/new").write_text("x")
     bench.recorder.tree.stamps.clear()
     listed.clear()
     assert bench.point().changed == 1
-    assert waited
+    assert patient.sent
     assert sorted(listed) == [b"", b"a", b"a/d"]  # the others, by the scout
     listed.clear()
     bench.point()
+    patient.dismiss()
     assert set(listed) <= {b"a/d"}
     assert bench.recorder.last is not None
     assert bench.recorder.last.files == as_listed_anew(bench)[0]
@@ -283,8 +271,8 @@ def test_records_that_are_dropped_take_their_stamps_along(tmp_path: Path) -> Non
 
 
 def test_a_listing_gives_its_names_as_text() -> None:
-    assert Listing(0o755, b"a\0\xff", array("q")).names == ["a", "\udcff"]
-    assert Listing(0o755, b"", array("q")).names == []
+    assert Listing(0o755, b"a\0\xff", b"").names == ["a", "\udcff"]
+    assert Listing(0o755, b"", b"").names == []
 
 
 # Found by a reviewer: a directory's own change time stays when one above it is renamed
@@ -372,7 +360,7 @@ def test_names_that_are_others_without_a_change_are_seen(
     bench: Bench, listed: list[RelPath], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So it is where a key comes that encrypts them, which moves no time."""
-    monkeypatch.setattr(core.listing, "_STAMP", lambda *_: b"the same")
+    monkeypatch.setattr(core.proofs, "_STAMP", lambda *_: b"the same")
     settle(bench, listed)
     for old, new in (("a", "c"), ("b", "d")):
         (bench.path / old).rename(bench.path / new)
@@ -396,6 +384,6 @@ def test_stamps_are_forgotten_after_an_hour_and_with_another_mount(
 
 def test_times_of_whole_seconds_are_not_believed() -> None:
     """Where the clock is set back another change may bear the same one."""
-    assert core.listing._may_come_again(5 * 10**9, 10**12)
-    assert core.listing._may_come_again(10**12 - 10**6, 10**12)
-    assert not core.listing._may_come_again(5 * 10**9 + 1, 10**12)
+    assert core.proofs.may_come_again(5 * 10**9, 10**12)
+    assert core.proofs.may_come_again(10**12 - 10**6, 10**12)
+    assert not core.proofs.may_come_again(5 * 10**9 + 1, 10**12)

@@ -17,7 +17,8 @@ import pytest
 
 import core.reading
 from core.disk import REAL, Disk
-from core.reading import NotAFile, Read, is_fresh, read_stable
+from core.proofs import is_fresh
+from core.reading import NotAFile, Read, read_stable
 
 SIZE = 1 << 18
 SECONDS = 0.4

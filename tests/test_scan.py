@@ -33,7 +33,7 @@ from core.listing import Lister
 from core.model import EMPTY_TREE, EXEC, LINK, TREE, Entry, GapReason, Oid, RelPath, parents
 from core.objects import child_in
 from core.packs import LARGE_BYTES
-from core.reading import FRESH_NS
+from core.proofs import FRESH_NS
 from core.recorder import Recorder, Taken, TreesOnly
 from core.rules import RuleSet
 from core.scan import Deepest

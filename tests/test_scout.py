@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import io
+import marshal
 import os
 import random
 import signal
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,44 +18,39 @@ import pytest
 import core.scan
 import core.scout
 import core.scouting
+from core.aside import processors
+from core.beneath import Beneath
+from core.disk import REAL
 from core.listing import DOUBT
 from core.model import ROOT, RelPath
 from core.rules import RuleSet
-from core.scout import Scout, Vouch, can_be_sent
+from core.scout import HELLO, LENGTH_BYTES, NO, YES, Scout
+from core.scouting import Post, Scouting, Station, can_be_sent
 from tests.live import until
+from tests.scouts import Patient, dismiss, is_alive, wait_for_answers
 from tests.stores import Bench
 from tests.trees import build
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="scouts are sent on Linux only")
 
 TREE = {f"{top}/{middle}/f{number}": top for top in "abc" for middle in "de" for number in (1, 2)}
 
 
-class Patient(Scout):
-    """Has done all it can before the look begins, and keeps what it vouched for."""
-
-    sent = 0
-    said: list[RelPath]
-    then: Callable[[], object]
-
-    def __init__(self, paths, fd, walk) -> None:
-        super().__init__(paths, fd, walk)
-        os.waitid(os.P_PID, self._process, os.WEXITED | os.WNOWAIT)
-        Patient.sent += 1
-        Patient.then()
-        Patient.said = sorted(path for path in self._places if self.vouches_for(path))
-
-
-ANY_SIZE = 1 << 40
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Patient]:
+    patient = Patient(monkeypatch)
+    yield patient
+    patient.dismiss()
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> type[Patient]:
-    monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
-    monkeypatch.setattr(core.scouting, "can_be_sent", lambda files: True)
-    monkeypatch.setattr(core.scouting, "Scout", Patient)
-    Patient.sent, Patient.said, Patient.then = 0, [], lambda: None
-    return Patient
+def post() -> Iterator[Post]:
+    """Of a scout that is there."""
+    post = Post()
+    wait_for_answers(post)
+    assert post.hear() == []
+    assert post.greeted
+    yield post
+    if is_alive(post.process):
+        post.close()
 
 
 @pytest.fixture
@@ -144,88 +141,6 @@ def test_names_that_events_do_not_tell_of_are_noted_with_a_scout(bench, patient)
     assert patient.said == [b"a/e", b"b", b"b/d", b"b/e", b"c/d"]
 
 
-def test_a_scout_that_dies_costs_nothing_but_time(bench, monkeypatch):
-    class Mortal(Scout):
-        def __init__(self, paths, fd, walk) -> None:
-            super().__init__(paths, fd, lambda _: os.kill(os.getpid(), signal.SIGKILL))
-
-    monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
-    monkeypatch.setattr("core.scout.KB_PER_FILE", ANY_SIZE)
-    monkeypatch.setattr(core.scouting, "Scout", Mortal)
-    (bench.path / "c/e/f2").write_text("new")
-    assert bench.point().changed == 1
-
-
-def test_without_a_process_to_send_the_look_goes_alone(bench, patient, monkeypatch):
-    def refused() -> int:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(os, "fork", refused)
-    (bench.path / "a/e/f2").write_text("new")
-    assert bench.point().changed == 1
-    assert patient.sent == 0
-
-
-def test_no_process_is_left_after_a_look_that_failed(bench, patient, monkeypatch):
-    children: list[int] = []
-    real = os.fork
-
-    def fork() -> int:
-        children.append(real())
-        return children[-1]
-
-    def broken(*_: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "fork", fork)
-    monkeypatch.setattr(core.scan.Look, "_visit", broken)
-    with pytest.raises(Exception, match="look at the workspace"):
-        bench.point()
-    until(lambda: not is_ours(children[0]))  # a thread waits for it
-
-
-def is_ours(process: int) -> bool:
-    """A child that has not been waited for."""
-    try:
-        os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-def test_without_a_thread_to_wait_for_it_the_look_does(tmp_path, monkeypatch):
-    def start(act, arguments) -> None:
-        raise RuntimeError("can't start new thread")
-
-    root = os.open(tmp_path, os.O_RDONLY)
-    scout = Scout([ROOT], root, lambda _: signal.pause())
-    monkeypatch.setattr(core.scout, "start_new_thread", start)
-    scout.dismiss()
-    assert not is_ours(scout._process)
-    os.close(root)
-
-
-def test_a_scout_that_outlives_its_sender_holds_no_lock(tmp_path):
-    path = tmp_path / "lock"
-    lock, root = os.open(path, os.O_RDWR | os.O_CREAT), os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-
-    def walk(vouch: Vouch) -> None:
-        vouch(ROOT, b"")
-        signal.pause()
-
-    scout = Scout([ROOT], root, walk)
-    try:
-        until(lambda: scout.vouches_for(ROOT))
-        os.close(lock)  # as the kernel does it for a sender that dies
-        other = os.open(path, os.O_RDWR)
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.close(other)
-    finally:
-        scout.dismiss()
-        os.close(root)
-
-
 def test_where_records_are_not_proved_no_scout_is_sent(bench, patient, monkeypatch):
     real = core.scan.Look.everything
 
@@ -238,64 +153,314 @@ def test_where_records_are_not_proved_no_scout_is_sent(bench, patient, monkeypat
     assert patient.sent == 0
 
 
-def test_the_scout_begins_at_the_far_end(bench, monkeypatch):
-    visited: list[RelPath] = []
-
-    class Counting(Scout):
-        def __init__(self, paths, fd, walk) -> None:
-            walk(lambda path, _: visited.append(path))
-            super().__init__(paths, fd, lambda _: None)
-
-    monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
-    monkeypatch.setattr(core.scouting, "can_be_sent", lambda files: True)
-    monkeypatch.setattr(core.scouting, "Scout", Counting)
+def test_the_scout_begins_at_the_far_end(bench, patient):
     bench.point()
-    assert visited == [b"c/e", b"c/d", b"c", b"b/e", b"b/d", b"b", b"a/e", b"a/d", b"a"]
+    assert patient.asked == [b"c/e", b"c/d", b"c", b"b/e", b"b/d", b"b", b"a/e", b"a/d", b"a"]
 
 
-def test_a_process_that_is_slow_to_fork_sends_none(bench, monkeypatch):
+def hear_all(scouting: Scouting, reached: RelPath) -> None:
+    def heard() -> bool:
+        scouting.go_on(reached)
+        return scouting._begun and not scouting._post.told
+
+    until(heard)
+
+
+def test_it_is_told_of_a_little_at_a_time_until_the_look_has_come_to_it(bench, monkeypatch, post):
+    monkeypatch.setattr(core.scouting, "PART_BYTES", 1)
+    with Beneath(REAL, os.fsencode(bench.path)) as beneath:
+        scouting = Scouting(post, bench.recorder.tree, beneath, True)
+        scouting.go_on(ROOT)
+        assert [part.paths for part in post.told] == [[b"c/e"], [b"c/d"]]
+        hear_all(scouting, RelPath(b"b/d"))
+        scouting.end()
+    assert scouting._vouched == {b"c/e", b"c/d", b"c", b"b/e"}
+    assert not scouting.vouches_for(RelPath(b"b/d"))
+
+
+def test_the_same_scout_is_there_for_the_next_look(bench, patient):
+    bench.point()
+    first = patient.station._post
+    bench.point()
+    assert patient.sent >= 2
+    assert patient.station._post is first
+
+
+def test_what_an_earlier_look_asked_is_not_taken_for_an_answer_to_this_one(bench, post):
+    with Beneath(REAL, os.fsencode(bench.path)) as beneath:
+        early = Scouting(post, bench.recorder.tree, beneath, True)
+        early.go_on(ROOT)
+        early.end()
+        assert post.told
+        build(bench.path, {"c/e/new": "x"})
+        late = Scouting(post, bench.recorder.tree, beneath, True)
+        late.go_on(ROOT)
+        assert not late._begun or not late._vouched
+        hear_all(late, ROOT)
+        late.end()
+    assert early._vouched == set()
+    assert {b"a", b"b"} <= late._vouched
+    assert not late._vouched & {b"c", b"c/e"}
+
+
+def test_a_scout_that_dies_costs_nothing_but_time(bench, patient):
+    def die() -> None:
+        os.kill(patient.station._post.process, signal.SIGKILL)
+
+    patient.then = die
+    (bench.path / "a/e/f2").write_text("new")
+    assert bench.point().changed == 1
+    died = patient.station._post
+    until(lambda: not is_alive(died.process))
+    patient.then = lambda: None
+    (bench.path / "a/e/f2").write_text("newer")
+    assert bench.point().changed == 1
+    assert patient.station._post is not died
+    assert not is_alive(died.process)
+
+
+def test_a_scout_that_hangs_is_not_waited_for(bench, post, monkeypatch):
+    station = Station()
+    station._post = post
     monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
-    monkeypatch.setattr(core.scouting, "Scout", lambda *_: pytest.fail("sent"))
-    assert bench.point().changed == 0  # a dozen files, and all of pytest
-    assert can_be_sent(10**9) == (len(os.sched_getaffinity(0)) > 1)
-
-
-def test_what_a_process_once_held_keeps_no_scout_at_home(monkeypatch):
-    """Found in the bench: a first snapshot peaks at 90 MB, and no scout was sent ever after."""
-    many = int(core.scout._own_kb() / core.scout.KB_PER_FILE) + 2_000
-    held = bytearray(100_000_000)
-    held[:] = b"\1" * len(held)
-    assert not can_be_sent(many)
-    del held
-    assert can_be_sent(many) == (len(os.sched_getaffinity(0)) > 1)
-
-
-def test_where_nobody_tells_what_is_held_none_is_sent(monkeypatch):
-    monkeypatch.setattr("builtins.open", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
-    assert not can_be_sent(10**9)
-
-
-@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "handled"])
-def test_where_children_are_somebody_elses_business_none_is_sent(bench, monkeypatch, handler):
-    """Found by a reviewer: with SIGCHLD ignored, which outlives an exec, every look failed."""
-    before = signal.signal(signal.SIGCHLD, handler)
+    monkeypatch.setattr(core.scouting, "can_be_sent", lambda: True)
+    monkeypatch.setattr(core.scouting, "_STATION", station)
+    os.kill(post.process, signal.SIGSTOP)
     try:
-        monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
-        monkeypatch.setattr("core.scout.KB_PER_FILE", ANY_SIZE)
-        monkeypatch.setattr(core.scouting, "Scout", lambda *_: pytest.fail("sent"))
-        assert bench.point().changed == 0
+        for content in "123":
+            (bench.path / "b/e/f2").write_text(content)
+            assert bench.point().changed == 1
+        assert len(post.told) == core.scouting.PARTS or post.told
     finally:
-        signal.signal(signal.SIGCHLD, before)
+        os.kill(post.process, signal.SIGCONT)
 
 
-def test_a_scout_that_somebody_else_waited_for_is_left_alone(tmp_path):
-    root = os.open(tmp_path, os.O_RDONLY)
-    scout = Scout([ROOT], root, lambda _: None)
-    os.waitpid(scout._process, 0)
-    scout.dismiss()
-    os.close(root)
+def test_without_a_process_to_send_the_look_goes_alone(bench, patient, monkeypatch):
+    tried = []
+
+    def refused(*_: object, **__: object) -> int:
+        tried.append(True)
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "posix_spawn", refused)
+    before = len(os.listdir("/proc/self/fd"))
+    for content in "12345":
+        (bench.path / "a/e/f2").write_text(content)
+        assert bench.point().changed == 1
+    assert patient.sent == 0
+    assert len(tried) == core.scouting.TRIES
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_after_a_look_that_failed_another_one_may_have_it(bench, patient, monkeypatch):
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(core.scan.Look, "_visit", broken)
+        with pytest.raises(Exception, match="look at the workspace"):
+            bench.point()
+    assert bench.point().changed == 0
+    assert patient.sent == 2
+
+
+def test_two_looks_at_the_same_time_have_one_scout(patient):
+    assert patient.station.lend() is not None
+    assert patient.station.lend() is None
+    patient.station.take_back()
+    assert patient.station.lend() is not None
+    patient.station.take_back()
+
+
+def test_it_ends_with_whoever_asks(tmp_path):
+    station = Station()
+    post = station.lend()
+    assert post is not None
+    process = post.process
+    os.close(os.dup2(os.open(os.devnull, os.O_WRONLY), post._ask))  # as the kernel does it
+    until(lambda: not is_alive(process))
+    os.waitpid(process, 0)
+
+
+def test_it_holds_no_lock_and_nothing_else_open(tmp_path):
+    path = tmp_path / "lock"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    station = Station()
+    post = station.lend()
+    assert post is not None
+    try:
+        until(lambda: post.hear() == [] and post.greeted)
+        os.close(lock)
+        other = os.open(path, os.O_RDWR)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+        if sys.platform == "linux":
+            assert sorted(map(int, os.listdir(f"/proc/{post.process}/fd"))) == [0, 1, 2]
+            assert os.readlink(f"/proc/{post.process}/cwd") == "/"
+            assert Path(f"/proc/{post.process}/environ").read_bytes() in (
+                b"",
+                b"LC_CTYPE=C.UTF-8\0",
+            )
+    finally:
+        dismiss(station)
+
+
+def test_a_ctrl_c_does_not_reach_it(post):
+    assert os.getpgid(post.process) == post.process
+
+
+def test_another_program_in_its_place_is_not_believed(monkeypatch):
+    monkeypatch.setattr(core.scouting, "PROGRAM", "print('turnmark\\'s scout, 2' + 99 * ' ')")
+    station = Station()
+    post = station.lend()
+    assert post is not None
+    until(lambda: post.hear() == [] and post.gone)
+    assert not post.greeted
+    station.take_back()
+    again = station.lend()
+    assert again is not post
+    assert not is_alive(post.process)
+    dismiss(station)
+
+
+def test_a_fork_of_the_sender_has_a_scout_of_its_own():
+    station = Station()
+    post = station.lend()
+    assert post is not None
+    station.take_back()
+    child = os.fork()
+    if child == 0:
+        other = station.lend()
+        try:
+            assert other is not None
+            assert other.process != post.process
+            dismiss(station)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert is_alive(post.process)
+    dismiss(station)
 
 
 def test_small_trees_are_looked_at_without_a_scout(bench, monkeypatch):
-    monkeypatch.setattr(core.scouting, "Scout", lambda *_: pytest.fail("sent"))
+    monkeypatch.setattr(core.scouting, "Post", lambda: pytest.fail("sent"))
+    monkeypatch.setattr(core.scouting, "_STATION", Station())
     assert bench.point().changed == 0
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "handled"])
+def test_where_children_are_somebody_elses_business_none_is_sent(handler):
+    """Found by a reviewer: with SIGCHLD ignored, which outlives an exec, every look failed."""
+    before = signal.signal(signal.SIGCHLD, handler)
+    try:
+        assert not can_be_sent()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert can_be_sent() == (processors() > 1)
+
+
+def test_where_the_program_is_no_python_none_is_sent(monkeypatch):
+    for program in ("", None, "/usr/bin/uwsgi"):
+        monkeypatch.setattr(sys, "executable", program)
+        assert not can_be_sent()
+
+
+# The scout itself
+
+
+@pytest.fixture
+def scout(tmp_path: Path) -> Iterator[Scout]:
+    build(tmp_path, {"a/b/f": "x", "a/c/g": "y"})
+    scout = Scout()
+    info = tmp_path.stat()
+    scout.begin(os.fsencode(tmp_path), info.st_dev, info.st_ino, True)
+    yield scout
+    scout.end()
+
+
+def record(path: Path) -> tuple[int, bytes, bytes]:
+    with REAL.opened(str(path), os.O_RDONLY) as fd:
+        names, stats, _ = core.proofs.list_names(REAL, fd)
+    return path.stat().st_mode & 0o7777, names, stats
+
+
+def test_it_says_yes_to_what_is_as_told(scout, tmp_path):
+    for path in (b"a/c", b"a/b", b"a"):
+        known = record(tmp_path / os.fsdecode(path))
+        assert scout.answer(path, *known, b"")[0] == YES
+
+
+def test_it_says_no_to_all_else(scout, tmp_path):
+    mode, names, stats = record(tmp_path / "a/b")
+    assert scout.answer(b"a/b", mode ^ 1, names, stats, b"") == NO
+    assert scout.answer(b"a/b", mode, b"h", stats, b"") == NO
+    assert scout.answer(b"a/b", mode, names, bytes(40), b"") == NO
+    assert scout.answer(b"a/none", mode, names, stats, b"") == NO
+    assert scout.answer(b"a/b/f", mode, names, stats, b"") == NO
+
+
+def test_it_follows_no_link(scout, tmp_path):
+    (tmp_path / "link").symlink_to("a")
+    assert scout.answer(b"link", *record(tmp_path / "a"), b"") == NO
+    assert scout.answer(b"link/b", *record(tmp_path / "a/b"), b"") == NO
+
+
+def test_it_says_no_where_the_root_is_another_one(tmp_path):
+    build(tmp_path, {"a/f": "x"})
+    scout, info = Scout(), tmp_path.stat()
+    for root, inode in ((tmp_path, info.st_ino + 1), (tmp_path / "none", info.st_ino)):
+        scout.begin(os.fsencode(root), info.st_dev, inode, True)
+        assert scout.answer(b"a", *record(tmp_path / "a"), b"") == NO
+
+
+def test_it_says_no_to_files_of_several_names(scout, tmp_path):
+    os.link(tmp_path / "a/b/f", tmp_path / "other")
+    assert scout.answer(b"a/b", *record(tmp_path / "a/b"), b"") == NO
+    stamp = core.proofs.stamp_of((tmp_path / "a/b").stat())
+    assert scout.answer(b"a/b", *record(tmp_path / "a/b"), stamp) == NO
+
+
+def test_where_a_stamp_holds_new_contents_are_seen_and_nothing_is_listed(
+    scout, tmp_path, monkeypatch
+):
+    stamp = core.proofs.stamp_of((tmp_path / "a/b").stat())
+    known = record(tmp_path / "a/b")
+    monkeypatch.setattr(core.scout, "list_names", lambda *_: pytest.fail("listed"))
+    assert scout.answer(b"a/b", *known, stamp) == bytes([YES]) + bytes(24)
+    (tmp_path / "a/b/f").write_text("other")
+    assert scout.answer(b"a/b", *known, stamp) == NO
+
+
+def test_a_stamp_is_told_once_it_can_be_believed(scout, tmp_path):
+    known = record(tmp_path / "a/b")
+    stamp = core.proofs.stamp_of((tmp_path / "a/b").stat())
+    until(lambda: scout.answer(b"a/b", *known, b"") == bytes([YES]) + stamp)
+    info = tmp_path.stat()
+    scout.begin(os.fsencode(tmp_path), info.st_dev, info.st_ino, False)
+    assert scout.answer(b"a/b", *known, b"") == bytes([YES]) + bytes(24)
+
+
+def test_it_keeps_nothing_open_after_a_look(scout, tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    scout.answer(b"a/b", *record(tmp_path / "a/b"), b"")
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    scout.end()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_it_answers_until_nobody_asks(tmp_path):
+    build(tmp_path, {"a/f": "x"})
+    info, (read, write) = tmp_path.stat(), os.pipe()
+    start = os.fsencode(tmp_path), info.st_dev, info.st_ino, True
+    asked = [(b"a", *record(tmp_path / "a"), b""), (b"b", 0o755, b"", b"", b"")]
+    sent = b""
+    for what in (start, asked, None):
+        data = marshal.dumps(what)
+        sent += len(data).to_bytes(LENGTH_BYTES, "little") + data
+    core.scout.run(io.BytesIO(sent), write)
+    os.close(write)
+    with open(read, "rb") as answers:
+        assert answers.read(len(HELLO)) == HELLO
+        assert [answers.read(25)[0], answers.read(25)[0], answers.read()] == [YES, 0, b""]

@@ -17,11 +17,12 @@ from core import staging
 from core.apply import TOGETHER_BYTES, Transaction
 from core.aside import Errand
 from core.beneath import Beneath
-from core.disk import DIRECTORY, GET_FLAGS, REAL, TOP_OF_TREES, Disk, Name
+from core.disk import GET_FLAGS, REAL, TOP_OF_TREES, Disk, Name
 from core.errors import TurnmarkError
 from core.model import Oid, RelPath
 from core.objects import hash_object
 from core.plan import Node, Step
+from core.proofs import DIRECTORY
 from core.reading import has_writer
 from core.rollback import Request
 from core.staging import HELPED_FROM, SPREAD, Staging, clear, sort_out, unlinking

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from core import listing
+from core import proofs
 from core.errors import Busy, TurnmarkError
 from core.history import MarkSpec
 from core.model import RelPath, Snapshot, rfc3339
@@ -50,7 +50,7 @@ CALM_SECONDS = 0.01
 SAVE_SECONDS = 2.0
 SAVE_MOST = 30.0
 ALWAYS_MOST = 20_000
-MAPPED = tuple(map(os.fsencode, listing.MAPPED))
+MAPPED = tuple(map(os.fsencode, proofs.MAPPED))
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ import core.listing
 import core.order
 import core.packs
 import core.plan
+import core.proofs
 import core.reading
 import core.recorder
 import core.refs
@@ -146,7 +147,7 @@ def no_leases() -> None:
 
 
 def no_racy_rule() -> None:
-    for module in (core.reading, core.listing, core.scan):
+    for module in (core.proofs, core.reading, core.listing, core.scan):
         put(module, "is_fresh", lambda changed, now: False)
 
 

@@ -1,0 +1,75 @@
+"""A scout that has done all it can before the look begins."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable
+
+import pytest
+
+import core.scouting
+from core.model import ROOT, RelPath
+from core.scouting import Post, Scouting, Station
+
+PATIENCE = 20.0
+
+
+class Patient:
+    """Of each look, what was asked of the scout, what it vouched for, and what is to come then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent = 0
+        self.asked: list[RelPath] = []
+        self.said: list[RelPath] = []
+        self.then: Callable[[], object] = lambda: None
+        self.station = Station()
+        real = Scouting.go_on
+
+        def go_on(scouting: Scouting, reached: RelPath) -> None:
+            real(scouting, reached)
+            if reached == ROOT:
+                while not scouting._post.gone and (not scouting._begun or scouting._post.told):
+                    wait_for_answers(scouting._post)
+                    real(scouting, reached)
+                self._note(scouting)
+
+        monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
+        monkeypatch.setattr(core.scouting, "can_be_sent", lambda: True)
+        monkeypatch.setattr(core.scouting, "_STATION", self.station)
+        monkeypatch.setattr(Scouting, "go_on", go_on)
+        real_part = Scouting._part
+
+        def part(scouting: Scouting, reached: RelPath) -> list[tuple[RelPath, object]]:
+            found = real_part(scouting, reached)
+            self.asked += [question[0] for question in found]
+            return found  # type: ignore[return-value]
+
+        monkeypatch.setattr(Scouting, "_part", part)
+
+    def _note(self, scouting: Scouting) -> None:
+        self.sent += 1
+        self.said = sorted(scouting._vouched)
+        self.then()
+
+    def dismiss(self) -> None:
+        dismiss(self.station)
+
+
+def wait_for_answers(post: Post) -> None:
+    found, _, _ = select.select([post._answers], [], [], PATIENCE)
+    assert found, "the scout says nothing"
+
+
+def dismiss(station: Station) -> None:
+    if station._post is not None:
+        station._post.close()
+        station._post = None
+
+
+def is_alive(process: int) -> bool:
+    """A child that has not ended."""
+    try:
+        return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False
