@@ -57,13 +57,11 @@ class Service:
         return last.files.hex() if last else ""
 
     def cpu(self) -> float:
-        """Seconds of all its threads, of ended ones too, to the nanosecond."""
-        return time.clock_gettime((~self.pid << 3) | 2)  # as clock_getcpuclockid(3) makes it
+        """Seconds of all its threads, of ended ones too, and of its scout's."""
+        return sum(map(_cpu_of_process, _with_scout(self.pid)))
 
     def megabytes(self, field: str) -> float:
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        lines = dict(line.split(":", 1) for line in status.splitlines())
-        return int(lines[field].split()[0]) * 1024 / 1e6
+        return sum(_megabytes(pid, field) for pid in _with_scout(self.pid))
 
     def watches(self) -> int:
         """Those of all inotify descriptors, one of which is for the barrier's cookies."""
@@ -75,6 +73,30 @@ class Service:
         with suppress(Exception):
             self.live.run("down")
         self.live.close()
+
+
+def _with_scout(pid: int) -> list[int]:
+    """A process, and the one that helps with its looks, if there is."""
+    told = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    children = [int(child) for line in told for child in line.split()]
+    return [pid, *(child for child in children if _is_scout(child))]
+
+
+def _is_scout(pid: int) -> bool:
+    try:
+        return b"core.scout" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended meanwhile
+        return False
+
+
+def _cpu_of_process(pid: int) -> float:
+    return time.clock_gettime((~pid << 3) | 2)  # as clock_getcpuclockid(3) makes it
+
+
+def _megabytes(pid: int, field: str) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    lines = dict(line.split(":", 1) for line in status.splitlines())
+    return int(lines[field].split()[0]) * 1024 / 1e6
 
 
 @contextmanager
@@ -189,16 +211,10 @@ def _audit(ours: Turnmark, files: int) -> Result:
 
 
 def _cpu_of(act: Act) -> float:
-    """Also of the scouts that it sends."""
-    before = _cpu_so_far()
+    """Also of the scout."""
+    before = sum(map(_cpu_of_process, _with_scout(os.getpid())))
     act()
-    return _cpu_so_far() - before
-
-
-def _cpu_so_far() -> float:
-    kinds = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
-    found = [resource.getrusage(kind) for kind in kinds]
-    return sum(one.ru_utime + one.ru_stime for one in found)
+    return sum(map(_cpu_of_process, _with_scout(os.getpid()))) - before
 
 
 def _until_quiet(running: Service) -> None:
