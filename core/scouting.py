@@ -37,6 +37,8 @@ SCOUT_ABOVE = 2_000
 PART_BYTES, PARTS = 200 * ROW, 2
 """Of stats, that are told of at a time: it looks at as many for a few tenths of a millisecond, and
 is to have the next part by then."""
+LARGE_BYTES = 20_000 * ROW
+"""Of stats of one directory: more would leave a small process a large one."""
 OFTEN = 8
 """After so many directories it is heard, and told of more."""
 TRIES = 3
@@ -145,7 +147,7 @@ def _start(asked: int, said: int) -> int:
     ours = str(PurePath(__file__).parents[1])
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-I", "-S", "-c", PROGRAM, ours],
+        [sys.executable, "-I", "-S", "-c", PROGRAM, ours, "turnmark's scout"],
         {},
         file_actions=[
             (os.POSIX_SPAWN_DUP2, asked, 0),
@@ -252,15 +254,20 @@ class Scouting:
                 if found is None:
                     self._spoil(below)
                     continue
-                same_rules = found.rules == record.rules and GITIGNORE not in found.names
-                plain = same_rules and not has_mapped(found.names)
-                waiting.append((below, found, plain, found.entered()))
+                may_be_asked = found.rules == record.rules and _is_plain(found)
+                waiting.append((below, found, may_be_asked, found.entered()))
                 continue
             waiting.pop()
             if not may_be_asked:
                 self._spoil(path)
             elif path != ROOT:
                 yield path, record
+
+
+def _is_plain(record: Dir) -> bool:
+    """Whether its rules are those above it, and no name in it is to be noted."""
+    small = len(record.stats) < LARGE_BYTES
+    return small and GITIGNORE not in record.names and not has_mapped(record.names)
 
 
 class Station:

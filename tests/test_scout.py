@@ -178,6 +178,14 @@ def test_it_is_told_of_a_little_at_a_time_until_the_look_has_come_to_it(bench, m
     assert not scouting.vouches_for(RelPath(b"b/d"))
 
 
+def test_what_would_take_much_memory_is_left_to_the_look(bench, patient, monkeypatch):
+    monkeypatch.setattr(core.scouting, "LARGE_BYTES", 3 * core.proofs.ROW)
+    build(bench.path, {"b/d/f3": "x"})
+    assert bench.point().changed == 1
+    bench.point()
+    assert patient.asked[-7:] == [b"c/e", b"c/d", b"c", b"b/e", b"a/e", b"a/d", b"a"]
+
+
 def test_the_same_scout_is_there_for_the_next_look(bench, patient):
     bench.point()
     first = patient.station._post
