@@ -37,11 +37,7 @@ COARSE_NS = 2_000_000_000
 
 _A_DIRECTORY = array("q", A_DIRECTORY).tobytes()
 _ROWS = struct.Struct("=qqqqq").iter_unpack
-_PROOFS = struct.Struct("=8xq8xqq").iter_unpack
-"""Inode and times: where stamps are believed, no mode and no size changes without the change time.
-The modification time is kept as well, for the sake of doubts."""
-_OF_A_DIRECTORY = (0, 0, 0)
-_proof = attrgetter("st_ino", "st_mtime_ns", "st_ctime_ns")
+_row = attrgetter("st_mode", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
 _STAMP = struct.Struct("<QQq").pack
 STAMP_BYTES = 24
 Stamp = bytes
@@ -51,7 +47,7 @@ then one of the names is gone.)"""
 
 
 class Eyes:
-    """The verbs that only look (`disk.Disk` has the others)."""
+    """The verbs that looking takes (`disk.Disk` has the others)."""
 
     def open(self, name: bytes | str, flags: int, mode: int = 0o600, at: int | None = None) -> int:
         return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode, dir_fd=at)
@@ -145,21 +141,21 @@ def asked_again(eyes: Eyes, fd: int, joined: bytes, stats: bytes) -> Again | Non
     """The stats of names that are known, and of which files what was found; None if a name is gone
     after all, or is a directory now."""
     names = joined.split(b"\0") if joined else []
-    files, wanted = names, [*_PROOFS(stats)]
+    known = [*_ROWS(stats)]
+    files, wanted = names, known
     if _A_DIRECTORY in stats:
-        both = zip(names, wanted, strict=True)
-        files = [name for name, proof in both if proof != _OF_A_DIRECTORY]
-        wanted = [proof for proof in wanted if proof != _OF_A_DIRECTORY]
+        files = [name for name, row in zip(names, known, strict=True) if row != A_DIRECTORY]
+        wanted = [row for row in known if row != A_DIRECTORY]
     try:
         found = eyes.lstat_all(files, fd)
         if names and not files:
             eyes.lstat(names[0], fd)
     except FileNotFoundError:
         return None
-    if list(map(_proof, found)) == wanted:
+    if list(map(_row, found)) == wanted:  # all of it: a long write grows at one change time
         return stats, files, found
     if any(stat.S_ISDIR(info.st_mode) for info in found):
         return None
     now = map(numbers_of, found)
-    rows = (row if row == A_DIRECTORY else next(now) for row in _ROWS(stats))
+    rows = (row if row == A_DIRECTORY else next(now) for row in known)
     return array("q", chain.from_iterable(rows)).tobytes(), files, found

@@ -1,8 +1,8 @@
 """A process of its own that says of directories, as it is asked, whether they are as on record.
 
-Started by `scouting` without anything of ours, so that it is small (3 MB), and ends with whoever
-started it. It only looks. Imports next to nothing, and knows no records, rules or workspaces: each
-question tells all that is to be compared.
+Started by `scouting` without anything of ours, so that it is small (3 MB of its own), and ends with
+whoever started it. It only looks. Imports next to nothing, and knows no records, rules or
+workspaces: each question tells all that is to be compared.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import marshal
 import os
 import stat
+import struct
 import time
 
 from .proofs import DIRECTORY, STAMP_BYTES, Eyes, asked_again, list_names, may_come_again, stamp_of
@@ -24,14 +25,18 @@ if TYPE_CHECKING:
     """Of a directory: its path, mode, names, stats, and stamp if it has one."""
     Start = tuple[bytes, int, int, bool]
     """Of a look: the root's path, device and inode, and whether change times are kept there."""
+    Part = tuple[int, list[Question]]
+    """With a number that the answer bears as well."""
 
 HELLO = b"turnmark's scout, 1\n"
 """To be another one whenever questions or answers are: its program may be newer than ours."""
 LENGTH_BYTES = 4
 HIGHEST_FD = 1 << 16
+HEAD = struct.Struct("<QQ")
+"""Of the answers to a part: its number, and how many they are."""
 ANSWER_BYTES = 1 + STAMP_BYTES
-YES, NO = 1, bytes(ANSWER_BYTES)
-"""With the stamp of a directory that was listed, if its time is to be believed; zeros otherwise."""
+YES, NO = b"\1", bytes(ANSWER_BYTES)
+"""Yes, with the stamp of a directory that was listed, if its time is to be believed; else zeros."""
 NO_STAMP = bytes(STAMP_BYTES)
 
 
@@ -84,12 +89,12 @@ class Scout:
             again = asked_again(self.eyes, fd, names, stats)
             if again is None or again[0] != stats:
                 return NO
-            return bytes([YES]) + NO_STAMP if all(one.st_nlink == 1 for one in again[2]) else NO
+            return YES + NO_STAMP if all(one.st_nlink == 1 for one in again[2]) else NO
         if may_come_again(info.st_ctime_ns, time.time_ns()):
             now = b""
         if list_names(self.eyes, fd) != (names, stats, []):
             return NO
-        return bytes([YES]) + (now or NO_STAMP)
+        return YES + (now or NO_STAMP)
 
     def _enter(self, path: bytes) -> int | None:
         """Step by step, never through a link."""
@@ -106,22 +111,26 @@ class Scout:
         return self._fds[-1]
 
 
-def run(asked: BinaryIO, answers: int) -> None:
+def run(asked: BinaryIO, answers: BinaryIO) -> None:
     """Until nobody asks any more."""
     scout = Scout()
-    os.write(answers, HELLO)
+    answers.write(HELLO)
+    answers.flush()
     while length := asked.read(LENGTH_BYTES):
         what = marshal.loads(asked.read(int.from_bytes(length, "little")))
-        if isinstance(what, tuple):
-            scout.begin(*what)
-        elif what:
-            os.write(answers, b"".join([scout.answer(*question) for question in what]))
-        else:
+        if what is None:
             scout.end()
+        elif isinstance(what[0], bytes):
+            scout.begin(*what)
+        else:
+            number, questions = what
+            found = [scout.answer(*question) for question in questions]
+            answers.write(HEAD.pack(number, len(found)) + b"".join(found))
+            answers.flush()
 
 
 def main() -> None:
     os.closerange(3, HIGHEST_FD)  # what whoever started our sender left open
     os.chdir("/")  # keeps no disk from being unmounted
-    with open(0, "rb") as asked:
-        run(asked, 1)
+    with open(0, "rb") as asked, open(1, "wb") as answers:
+        run(asked, answers)

@@ -8,16 +8,20 @@ It stays for the next look (`scout` says what it does).
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import marshal
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import PurePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from .aside import processors, send_elsewhere
 from .beneath import Beneath
@@ -26,35 +30,31 @@ from .listing import has_mapped
 from .model import ROOT, RelPath, join
 from .proofs import ROW, Stamp
 from .rules import DirRules
-from .scout import ANSWER_BYTES, HELLO, LENGTH_BYTES, NO_STAMP, YES
+from .scout import ANSWER_BYTES, HEAD, HELLO, LENGTH_BYTES, NO_STAMP, YES
 from .worktree import Dir, WorkTree
 
 if TYPE_CHECKING:
-    from .scout import Question, Start
+    from .scout import Part, Question, Start
 
 SCOUT_ABOVE = 2_000
 """So many files take longer to look at than it takes to tell of half of them."""
-PART_BYTES, PARTS = 200 * ROW, 2
-"""Of stats, that are told of at a time: it looks at as many for a few tenths of a millisecond, and
-is to have the next part by then."""
-LARGE_BYTES = 20_000 * ROW
-"""Of stats of one directory: more would leave a small process a large one."""
+START_ABOVE = 10_000
+"""So many take longer than a scout takes to start (10 ms), so that it pays for a single look."""
+PART_BYTES, PARTS = 12_000, 2
+"""Told at a time, about 200 files: it looks at as many for a few tenths of a millisecond, and is to
+have the next part by then."""
 OFTEN = 8
 """After so many directories it is heard, and told of more."""
 TRIES = 3
-"""A process in which it cannot live is not asked for another one for ever."""
+"""A process in which it cannot live is not asked for another one for ever; and one that is silent
+for so many looks is let go."""
+PIPE_BYTES, ROOM_BYTES = 1 << 16, 1 << 20
+DEATH_SECONDS = 0.1
 PROGRAM = "import sys; sys.path.append(sys.argv[1]); from core.scout import main; main()"
 
 
-class Part(NamedTuple):
-    """Directories that the scout was asked about at a time, and in which look."""
-
-    look: int
-    paths: list[RelPath]
-
-
 class Post:
-    """Owns a scout's process and the pipes to and from it; never waits for it."""
+    """Owns a scout's process and the pipes to and from it; never waits for what it says."""
 
     def __init__(self) -> None:
         """Raises OSError where no process can be started."""
@@ -65,17 +65,29 @@ class Post:
             ours.pop_all()
         os.set_blocking(self._ask, False)
         os.set_blocking(self._answers, False)
+        self.room = _widened(self._ask)
         self.sender = os.getpid()
         self.greeted = self.gone = False
+        self.silent = 0
+        """Looks in a row that began before it had answered the one before."""
         self._heard = b""
         self._unsent: deque[memoryview] = deque()
-        self.looks = 0
-        self.told: deque[Part] = deque()
-        """Of what no answer has come yet."""
+        self.told: deque[tuple[int, list[RelPath]]] = deque()
+        """The parts, by their numbers, to which no answer has come yet."""
+        self._asked = 0
 
-    def tell(self, what: Start | list[Question] | None) -> None:
+    def ask(self, questions: list[Question]) -> None:
+        self._asked += 1
+        self.told.append((self._asked, [question[0] for question in questions]))
+        self.tell((self._asked, questions))
+
+    def tell(self, what: Start | Part | None) -> None:
         data = marshal.dumps(what)
         self._unsent.append(memoryview(len(data).to_bytes(LENGTH_BYTES, "little") + data))
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._unsent)
 
     def push(self) -> None:
         """As much as there is room for."""
@@ -91,7 +103,7 @@ class Post:
         except OSError:
             self.gone = True
 
-    def hear(self) -> list[tuple[Part, bytes]]:
+    def hear(self) -> list[tuple[list[RelPath], bytes]]:
         """Answers that have come, each with what was asked."""
         try:
             while not self.gone:
@@ -104,34 +116,57 @@ class Post:
             self.gone = True
         return []
 
-    def _understood(self) -> list[tuple[Part, bytes]]:
+    def _understood(self) -> list[tuple[list[RelPath], bytes]]:
         if not self.greeted:
             if not self._heard.startswith(HELLO):
                 self.gone = not HELLO.startswith(self._heard)  # another program than ours
                 return []
             self.greeted, self._heard = True, self._heard[len(HELLO) :]
         found = []
-        while self.told and len(self._heard) >= (size := len(self.told[0].paths) * ANSWER_BYTES):
-            found.append((self.told.popleft(), self._heard[:size]))
-            self._heard = self._heard[size:]
+        while len(self._heard) >= HEAD.size:
+            number, paths = self.told[0] if self.told else (0, [])
+            if HEAD.unpack_from(self._heard) != (number, len(paths)):
+                self.gone = True  # an exception may have come between two steps of ours
+                return []
+            end = HEAD.size + len(paths) * ANSWER_BYTES
+            if len(self._heard) < end:
+                break
+            found.append((paths, self._heard[HEAD.size : end]))
+            self._heard = self._heard[end:]
+            self.told.popleft()
         return found
 
     def close(self) -> None:
-        """For one that is gone; where we are a fork of its sender, only of our ends."""
-        os.close(self._ask)
-        os.close(self._answers)
+        """Ends it; where we are a fork of its sender, only our ends."""
+        for fd in (self._ask, self._answers):
+            with suppress(OSError):  # somebody has closed all there was
+                os.close(fd)
         if self.sender != os.getpid():
             return
         with suppress(OSError):  # somebody else has waited for it
             os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             os.kill(self.process, signal.SIGKILL)
-            os.waitid(os.P_PID, self.process, os.WEXITED)
+            until = time.monotonic() + DEATH_SECONDS
+            while time.monotonic() < until:
+                if os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG) is not None:
+                    return
+                time.sleep(0.001)
 
     def send_elsewhere(self) -> None:
         """If it is our child still: else its number may be another's."""
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             send_elsewhere(self.process)
+
+
+def _widened(pipe: int) -> int:
+    """How much it holds, after it was asked to hold more: whoever looks has no time to wait until
+    there is room again, and what is begun must be told to its end."""
+    if not hasattr(fcntl, "F_SETPIPE_SZ"):
+        return PIPE_BYTES
+    with suppress(OSError):  # too much for this user
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, ROOM_BYTES)
+    return fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
 
 
 def _pipe(read_by: ExitStack, written_by: ExitStack) -> tuple[int, int]:
@@ -166,8 +201,6 @@ class Scouting:
         self.stamps: dict[RelPath, Stamp] = {}
         """Of what it has listed."""
         self._post, self._tree = post, tree
-        post.looks += 1
-        self._look = post.looks
         self._root = beneath.root, *beneath.identity, keeps_times
         self._begun = False
         self._vouched: set[RelPath] = set()
@@ -175,6 +208,8 @@ class Scouting:
         self._spoiled: set[RelPath] = set()
         """In which something is not as on record, or is left to the look."""
         self._left = self._far_end()
+        self._share = post.room // (2 * PARTS)
+        """A part may be as large before its last directory, which may be as large again."""
         self._calls = 0
 
     def vouches_for(self, path: RelPath) -> bool:
@@ -186,33 +221,30 @@ class Scouting:
 
     def go_on(self, reached: RelPath) -> None:
         """Hears what there is to hear, and sees to it that the scout has something to do."""
-        for part, answers in self._post.hear():
-            if part.look == self._look:
-                self._note(part.paths, answers)
-        if not self._post.greeted or not (self._begun or self._begins()):
+        for paths, answers in self._post.hear():
+            if self._begun:  # else an earlier look asked
+                self._note(paths, answers)
+        if self._post.gone or not self._post.greeted:
+            return
+        if not self._begun and self._post.told:  # it has yet to answer an earlier look
             return
         while len(self._post.told) < PARTS and (questions := self._part(reached)):
-            self._post.tell(questions)
-            self._post.told.append(Part(self._look, [question[0] for question in questions]))
+            if not self._begun:
+                self._begun = True
+                self._post.send_elsewhere()
+                self._post.tell(self._root)
+            self._post.ask(questions)
         self._post.push()
 
-    def _begins(self) -> bool:
-        """Once it has answered what an earlier look asked."""
-        if self._post.told:
-            return False
-        self._post.send_elsewhere()
-        self._post.tell(self._root)
-        self._begun = True
-        return True
-
     def end(self) -> None:
-        if self._begun:
+        if self._begun and not self._post.gone:
             self._post.tell(None)
             self._post.push()
+            self._post.gone |= self._post.unsent  # it would wait for the rest, with the root open
 
     def _note(self, paths: list[RelPath], answers: bytes) -> None:
         for path, at in zip(paths, range(0, len(answers), ANSWER_BYTES), strict=True):
-            if answers[at] != YES or path in self._spoiled:
+            if not answers.startswith(YES, at) or path in self._spoiled:
                 self._spoil(path)
                 continue
             self._vouched.add(path)
@@ -225,7 +257,7 @@ class Scouting:
     def _part(self, reached: RelPath) -> list[Question]:
         """What to ask next; nothing where the look has come to it."""
         part: list[Question] = []
-        weight = 0
+        size = 0
         for path, record in self._left:
             if not part and path.split(b"/") <= reached.split(b"/"):
                 self._left = iter(())
@@ -235,8 +267,8 @@ class Scouting:
                 continue
             stamp = self._tree.stamps.get(path, b"")
             part.append((path, record.mode, record.names, record.stats, stamp))
-            weight += ROW + len(record.stats)
-            if weight >= PART_BYTES:
+            size += len(path) + _size(record)
+            if size >= min(PART_BYTES, self._share):
                 break
         return part
 
@@ -254,7 +286,7 @@ class Scouting:
                 if found is None:
                     self._spoil(below)
                     continue
-                may_be_asked = found.rules == record.rules and _is_plain(found)
+                may_be_asked = found.rules == record.rules and self._is_plain(found)
                 waiting.append((below, found, may_be_asked, found.entered()))
                 continue
             waiting.pop()
@@ -263,26 +295,31 @@ class Scouting:
             elif path != ROOT:
                 yield path, record
 
+    def _is_plain(self, record: Dir) -> bool:
+        """Whether no name in it makes rules or is to be noted, and two parts with it have room."""
+        small = _size(record) <= self._share
+        return small and GITIGNORE not in record.names and not has_mapped(record.names)
 
-def _is_plain(record: Dir) -> bool:
-    """Whether its rules are those above it, and no name in it is to be noted."""
-    small = len(record.stats) < LARGE_BYTES
-    return small and GITIGNORE not in record.names and not has_mapped(record.names)
+
+def _size(record: Dir) -> int:
+    return ROW + len(record.stats) + len(record.names)
 
 
 class Station:
     """Owns the scout of this process, if there is one, and lends it to one look at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, start_above: float = math.inf) -> None:
+        self.start_above = start_above
+        """Files of a tree for which one is started."""
         self._lent = threading.Lock()
         self._post: Post | None = None
         self._tried = 0
 
-    def lend(self) -> Post | None:
+    def lend(self, files: int) -> Post | None:
         if not self._lent.acquire(blocking=False):
             return None
         try:
-            post = self._post = self._at_hand()
+            post = self._at_hand(files)
         except BaseException:
             self._lent.release()
             raise
@@ -291,51 +328,82 @@ class Station:
         return post
 
     def take_back(self) -> None:
-        self._lent.release()
+        try:
+            if self._post is not None and self._post.gone:
+                self.close()
+        finally:
+            self._lent.release()
 
-    def _at_hand(self) -> Post | None:
-        post = self._post
-        if post is not None and post.sender == os.getpid():
-            post.hear()  # what an earlier look did not wait for, or that it is gone
-        if post is not None and (post.gone or post.sender != os.getpid()):
+    def leave(self) -> None:
+        """For good; not while a look still writes to what would be closed."""
+        if self._lent.acquire(blocking=False):
+            self.close()
+
+    def close(self) -> None:
+        post, self._post = self._post, None
+        if post is not None:
             post.close()
-            post = None
-        if post is not None and post.greeted:
-            self._tried = 0
-        if post is None and self._tried < TRIES:
+
+    def _at_hand(self, files: int) -> Post | None:
+        post = self._post
+        if post is not None and not self._is_fit(post):
+            self.close()
+        if self._post is None and files >= self.start_above and self._tried < TRIES:
             self._tried += 1
             with suppress(OSError):  # no process more for this user, or a sandbox
-                return Post()
-        return post
+                self._post = Post()
+        return self._post
+
+    def _is_fit(self, post: Post) -> bool:
+        if post.sender != os.getpid():
+            return False
+        post.hear()  # what an earlier look did not wait for, or that it is gone
+        if post.greeted:
+            self._tried = 0
+        post.silent = post.silent + 1 if post.told else 0
+        return not post.gone and post.silent <= TRIES
 
 
 _STATION = Station()
+atexit.register(_STATION.leave)  # where nobody else rids the system of what is left
+
+
+def allow_scout(above: int) -> None:
+    """Of a program of ours, for trees of so many files; whoever else imports us gets no child that
+    he did not ask for."""
+    _STATION.start_above = min(_STATION.start_above, above)
 
 
 @contextmanager
 def scout_sent(
     tree: WorkTree, beneath: Beneath, keeps_times: bool, rules: DirRules
 ) -> Iterator[Scouting | None]:
-    """For one look. None where it would not pay, or cannot be; `rules` are those of the root."""
+    """For one look. None where it would not pay, or cannot be; with other rules of the root than
+    those on record it would be asked in vain."""
     root = tree.root()
     as_known = root is not None and tree.trusted and rules.fingerprint == root.rules
-    post = _STATION.lend() if as_known and tree.files >= SCOUT_ABOVE and can_be_sent() else None
+    worth = as_known and tree.files >= SCOUT_ABOVE and can_be_sent()
+    post = _STATION.lend(tree.files) if worth else None
     if post is None:
         yield None
         return
-    scouting = Scouting(post, tree, beneath, keeps_times)
     try:
+        scouting = Scouting(post, tree, beneath, keeps_times)
         scouting.go_on(ROOT)
         yield scouting
-    finally:
         scouting.end()
+    except BaseException:
+        post.gone = True  # what was asked and answered may not agree any more
+        raise
+    finally:
         _STATION.take_back()
 
 
 def can_be_sent() -> bool:
     """Not where the program that we are part of is no Python of its own, or has its own way with
-    its children: ours would not be ours to wait for."""
-    if not hasattr(os, "posix_spawn") or signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL:
+    its children or with pipes that nobody reads: a scout that dies must be nobody's end."""
+    signals = signal.getsignal(signal.SIGCHLD), signal.getsignal(signal.SIGPIPE)
+    if not hasattr(os, "posix_spawn") or signals != (signal.SIG_DFL, signal.SIG_IGN):
         return False
     if not PurePath(sys.executable or "").name.startswith("python"):
         return False

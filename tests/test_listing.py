@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -246,7 +247,7 @@ def test_what_a_scout_has_listed_is_not_listed_again(
     assert sorted(listed) == [b"", b"a", b"a/d"]  # the others, by the scout
     listed.clear()
     bench.point()
-    patient.dismiss()
+    patient.station.close()
     assert set(listed) <= {b"a/d"}
     assert bench.recorder.last is not None
     assert bench.recorder.last.files == as_listed_anew(bench)[0]
@@ -387,3 +388,17 @@ def test_times_of_whole_seconds_are_not_believed() -> None:
     assert core.proofs.may_come_again(5 * 10**9, 10**12)
     assert core.proofs.may_come_again(10**12 - 10**6, 10**12)
     assert not core.proofs.may_come_again(5 * 10**9 + 1, 10**12)
+
+
+def test_a_file_that_grows_at_one_change_time_is_seen() -> None:
+    """Found by a reviewer: a long write moves it once, at its start."""
+    before = array("q", (0o100644, 7, 100, 5, 5)).tobytes()
+    grown = os.stat_result((0o100644, 7, 0, 1, 0, 0, 200, 0, 0, 0, 0.0, 0.0, 0.0, 5, 5, 5))
+
+    class Growing(Disk):
+        def lstat_all(self, names: object, at: int) -> list[os.stat_result]:
+            return [grown]
+
+    found = core.proofs.asked_again(Growing(), 0, b"f", before)
+    assert found is not None
+    assert list(array("q", found[0])) == [0o100644, 7, 200, 5, 5]

@@ -20,6 +20,7 @@ from typing import Any
 from core.errors import ConfigError, TurnmarkError
 from core.recorder import Recorder
 from core.roots import Root
+from core.scouting import SCOUT_ABOVE, allow_scout
 from core.store import Store
 
 from . import __version__, logs
@@ -70,6 +71,7 @@ Params = Mapping[str, Any]
 def serve(context: Context, path: str, readiness: Readiness, idle: float | None) -> int:
     """Runs the service until it is told to stop; holds the lock that says it is the only one."""
     keep_some()
+    allow_scout(SCOUT_ABOVE)
     sys.setswitchinterval(SWITCH_SECONDS)
     os.umask(0o077)
     _raise_descriptor_limit()
