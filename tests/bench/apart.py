@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
-from core.scouting import SCOUT_ABOVE, allow_scout
 from watcher.memory import keep_some
 
 from .bench import Bench
@@ -44,7 +43,6 @@ def apart(rows: Rows[T], bench: Bench) -> Iterator[T]:
 
 def _measure(rows: Rows[T], bench: Bench, send: Connection) -> None:
     keep_some()
-    allow_scout(SCOUT_ABOVE)
     try:
         for found in rows(bench):
             send.send(found)

@@ -16,6 +16,7 @@ from core.model import RelPath, Snapshot
 from core.recorder import Recorder
 from core.roots import check_root
 from core.rules import RuleSet
+from core.scouting import SCOUT_ABOVE, allow_scout
 from core.store import Store
 
 REPOSITORY = Path(__file__).parents[2]
@@ -77,6 +78,7 @@ class Turnmark:
     """Owns a store with one recorder, as the service keeps it; holds the workspace's lock."""
 
     def __init__(self, base: str, root: str, *, sync: bool = True) -> None:
+        allow_scout(SCOUT_ABOVE)
         self.base = base
         self.sync = sync
         self.store = Store.create(base)
