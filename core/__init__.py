@@ -18,7 +18,7 @@ trees and stays, and git where a store is repacked or a predecessor's is read.
   gitignore, rules, about: .gitignore syntax; what is captured; what a git tree cannot say of it
   roots: which directories may be watched, and what they are called
   reading: one file, whole or known to be torn
-  scout: a process of its own that says whether directories are as on record
+  scout, station: a process of its own that says whether directories are as on record; its keeper
   worktree, listing: the tree as last seen, kept as a cache; names and stats to compare with it
   inforce, splice, scouting: rules where a look is; records with new contents; what a scout is asked
   scan: the look that brings what is known of the tree up to date

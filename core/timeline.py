@@ -276,8 +276,9 @@ class Timeline:
 
     def _unknown(self, message: str) -> BadInput:
         count = len(self.numbered)
-        there = {0: "There are no points yet", 1: "There is 1 point"}.get(count)
-        return BadInput(message, f"{there or f'There are {count} points'}; see `turnmark list`.")
+        there = {0: "There are no points yet", 1: "There is 1 point: `1`, or `@`"}.get(count)
+        all_of_them = f"There are {count} points: `1` (the newest, also `@`) to `{count}`"
+        return BadInput(message, f"{there or all_of_them}; see `turnmark list`.")
 
     def _by_number(self, spec: str) -> Target | None:
         newest = _NEWEST.fullmatch(spec)

@@ -9,8 +9,10 @@ from collections.abc import Callable
 import pytest
 
 import core.scouting
+import core.station
 from core.model import ROOT, RelPath
-from core.scouting import Post, Scouting, Station
+from core.scouting import Scouting
+from core.station import Post, Station
 
 PATIENCE = 20.0
 
@@ -35,8 +37,8 @@ class Patient:
                 self._note(scouting)
 
         monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
-        monkeypatch.setattr(core.scouting, "can_be_sent", lambda: True)
-        monkeypatch.setattr(core.scouting, "_STATION", self.station)
+        monkeypatch.setattr(core.station, "can_be_sent", lambda: True)
+        monkeypatch.setattr(core.scouting, "STATION", self.station)
         monkeypatch.setattr(Scouting, "go_on", go_on)
         real_part = Scouting._part
 

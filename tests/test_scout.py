@@ -20,6 +20,7 @@ import pytest
 import core.scan
 import core.scout
 import core.scouting
+import core.station
 from core.aside import processors
 from core.beneath import Beneath
 from core.disk import REAL
@@ -27,15 +28,8 @@ from core.listing import DOUBT
 from core.model import ROOT, RelPath
 from core.rules import RuleSet
 from core.scout import HEAD, HELLO, LENGTH_BYTES, NO, YES, Scout
-from core.scouting import (
-    SCOUT_ABOVE,
-    START_ABOVE,
-    Post,
-    Scouting,
-    Station,
-    allow_scout,
-    can_be_sent,
-)
+from core.scouting import SCOUT_ABOVE, Scouting
+from core.station import START_ABOVE, Post, Station, allow_scout, can_be_sent
 from tests.live import until
 from tests.scouts import Patient, is_alive, wait_for_answers
 from tests.stores import Bench
@@ -197,7 +191,7 @@ def test_what_the_pipe_may_not_hold_is_left_to_the_look(bench, patient, monkeypa
     build(bench.path, {f"b/d/f{number}": "x" for number in range(1_000)})
     bench.point()
     patient.station.close()
-    monkeypatch.setattr(core.scouting, "ROOM_BYTES", 4096)
+    monkeypatch.setattr(core.station, "ROOM_BYTES", 4096)
     for _ in range(3):
         bench.point()
         assert patient.station._post.room == 4096
@@ -218,13 +212,16 @@ def test_one_that_was_not_told_all_is_let_go(bench, patient):
     assert patient.station._post is not None
 
 
-def test_what_is_in_a_directory_is_not_vouched_for_with_it_if_it_changed(bench, patient):
-    build(bench.path, {"c/d/deep/deeper/f": "x", "c/d/deep/g": "y"})
+@pytest.mark.parametrize("part", [1, core.scouting.PART_BYTES], ids=["one by one", "together"])
+def test_with_what_changed_nothing_above_it_is_vouched_for(bench, patient, monkeypatch, part):
+    monkeypatch.setattr(core.scouting, "PART_BYTES", part)
+    build(bench.path, {f"c/d/x/{name}/f": "x" for name in "uvwxyz"})
     bench.point()
     until(lambda: not _doubts(bench))
-    (bench.path / "c/d/deep/deeper/f").write_text("new")
+    (bench.path / "c/d/x/z/f").write_text("new")
     assert bench.point().changed == 1
-    assert patient.said == [b"a", b"a/d", b"a/e", b"b", b"b/d", b"b/e", b"c/e"]
+    below = [b"c/d/x/%c" % name for name in b"uvwxy"]
+    assert patient.said == [b"a", b"a/d", b"a/e", b"b", b"b/d", b"b/e", *below, b"c/e"]
 
 
 def test_what_the_look_must_take_note_of_it_is_not_asked(tmp_path, patient):
@@ -261,20 +258,27 @@ def test_the_same_scout_is_there_for_the_next_look(bench, patient):
 def test_what_an_earlier_look_asked_is_not_taken_for_an_answer_to_this_one(bench, post):
     with Beneath(REAL, os.fsencode(bench.path)) as beneath:
         early = Scouting(post, bench.recorder.tree, beneath, True)
-        os.kill(post.process, signal.SIGSTOP)
         early.go_on(ROOT)
         early.end()
-        assert post.told
+        wait_for_answers(post)
         build(bench.path, {"c/e/new": "x"})
         late = Scouting(post, bench.recorder.tree, beneath, True)
-        late.go_on(ROOT)
-        assert not late._begun
-        os.kill(post.process, signal.SIGCONT)
         hear_all(late, ROOT)
         late.end()
     assert early._vouched == set()
     assert {b"a", b"b"} <= late._vouched
     assert not late._vouched & {b"c", b"c/e"}
+
+
+def test_before_an_earlier_look_is_answered_nothing_is_asked(bench, post):
+    os.kill(post.process, signal.SIGSTOP)
+    with Beneath(REAL, os.fsencode(bench.path)) as beneath:
+        early, late = (Scouting(post, bench.recorder.tree, beneath, True) for _ in range(2))
+        early.go_on(ROOT)
+        assert post.told
+        late.go_on(ROOT)
+    assert not late._begun
+    os.kill(post.process, signal.SIGCONT)
 
 
 def test_a_scout_that_dies_costs_nothing_but_time(bench, patient):
@@ -299,7 +303,7 @@ def has_ended(process: int) -> bool:
 
 
 def test_another_one_is_started_however_often_one_that_worked_dies(bench, patient):
-    for _ in range(core.scouting.TRIES + 2):
+    for _ in range(core.station.TRIES + 2):
         bench.point()
         process = patient.station._post.process
         os.kill(process, signal.SIGKILL)
@@ -329,10 +333,10 @@ def test_a_scout_that_hangs_is_not_waited_for(bench, post, monkeypatch):
     station = Station(0)
     station._post = post
     monkeypatch.setattr(core.scouting, "SCOUT_ABOVE", 0)
-    monkeypatch.setattr(core.scouting, "can_be_sent", lambda: True)
-    monkeypatch.setattr(core.scouting, "_STATION", station)
+    monkeypatch.setattr(core.station, "can_be_sent", lambda: True)
+    monkeypatch.setattr(core.scouting, "STATION", station)
     os.kill(post.process, signal.SIGSTOP)
-    for number in range(core.scouting.TRIES + 1):
+    for number in range(core.station.TRIES + 1):
         (bench.path / "b/e/f2").write_text(f"{number}")
         assert bench.point().changed == 1
         assert post.told
@@ -356,19 +360,19 @@ def test_without_a_process_to_send_the_look_goes_alone(bench, patient, monkeypat
         (bench.path / "a/e/f2").write_text(content)
         assert bench.point().changed == 1
     assert patient.sent == 0
-    assert len(tried) == core.scouting.TRIES
+    assert len(tried) == core.station.TRIES
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
 def test_one_is_started_where_it_was_allowed_and_pays(monkeypatch):
     station = Station()
-    monkeypatch.setattr(core.scouting, "_STATION", station)
-    monkeypatch.setattr(core.scouting, "Post", lambda: pytest.fail("started"))
+    monkeypatch.setattr(core.station, "STATION", station)
+    monkeypatch.setattr(core.station, "Post", lambda: pytest.fail("started"))
     assert station.lend(10**9) is None
     allow_scout(START_ABOVE)
     assert station.lend(START_ABOVE - 1) is None
     monkeypatch.undo()
-    monkeypatch.setattr(core.scouting, "_STATION", station)
+    monkeypatch.setattr(core.station, "STATION", station)
     allow_scout(SCOUT_ABOVE)
     allow_scout(START_ABOVE)
     assert station.lend(SCOUT_ABOVE) is not None
@@ -384,7 +388,7 @@ def test_after_an_interrupt_at_its_start_another_look_may_have_it(monkeypatch):
 
     station = Station(0)
     with monkeypatch.context() as patched:
-        patched.setattr(core.scouting, "Post", interrupted)
+        patched.setattr(core.station, "Post", interrupted)
         with pytest.raises(KeyboardInterrupt):
             station.lend(1)
     assert station.lend(1) is not None
@@ -395,7 +399,7 @@ def test_after_an_interrupt_at_its_start_another_look_may_have_it(monkeypatch):
 def test_a_process_that_ends_leaves_none_behind():
     """Nor one that has ended, and that nobody waits for (a container's first process may not)."""
     program = (
-        "from core.scouting import _STATION as station, allow_scout; allow_scout(0); "
+        "from core.station import STATION as station, allow_scout; allow_scout(0); "
         "print(station.lend(10**6).process); station.take_back()"
     )
     said = subprocess.run(
@@ -550,7 +554,7 @@ ANOTHER = 'import time; print("turnmark\'s scout, 0", flush=True); time.sleep(60
 
 
 def test_another_program_in_its_place_is_not_believed(monkeypatch):
-    monkeypatch.setattr(core.scouting, "PROGRAM", ANOTHER)
+    monkeypatch.setattr(core.station, "PROGRAM", ANOTHER)
     station = Station(0)
     post = station.lend(1)
     assert post is not None
@@ -584,8 +588,8 @@ def test_a_fork_of_the_sender_has_a_scout_of_its_own():
 
 
 def test_small_trees_are_looked_at_without_a_scout(bench, monkeypatch):
-    monkeypatch.setattr(core.scouting, "Post", lambda: pytest.fail("sent"))
-    monkeypatch.setattr(core.scouting, "_STATION", Station(0))
+    monkeypatch.setattr(core.station, "Post", lambda: pytest.fail("sent"))
+    monkeypatch.setattr(core.scouting, "STATION", Station(0))
     assert bench.point().changed == 0
 
 
@@ -609,9 +613,9 @@ def test_where_children_are_somebody_elses_business_none_is_sent(handler):
 
 
 def test_where_it_cannot_be_or_would_not_help_none_is_sent(bench, patient, monkeypatch):
-    monkeypatch.setattr(core.scouting, "processors", lambda: 1)
+    monkeypatch.setattr(core.station, "processors", lambda: 1)
     assert not can_be_sent()
-    monkeypatch.setattr(core.scouting, "can_be_sent", can_be_sent)
+    monkeypatch.setattr(core.station, "can_be_sent", can_be_sent)
     bench.point()
     assert patient.sent == 0
 

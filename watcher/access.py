@@ -111,7 +111,7 @@ def locked(context: Context, directory: str | None, *, create: bool) -> Iterator
     """The recorder of one workspace, and its lock."""
     from core.recorder import Recorder  # what only reads must not wait for these to be loaded
     from core.rollback import finish_interrupted
-    from core.scouting import START_ABOVE, allow_scout
+    from core.station import START_ABOVE, allow_scout
 
     check_enabled(context)
     allow_scout(START_ABOVE)

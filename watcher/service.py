@@ -20,7 +20,8 @@ from typing import Any
 from core.errors import ConfigError, TurnmarkError
 from core.recorder import Recorder
 from core.roots import Root
-from core.scouting import SCOUT_ABOVE, allow_scout
+from core.scouting import SCOUT_ABOVE
+from core.station import allow_scout
 from core.store import Store
 
 from . import __version__, logs

@@ -16,7 +16,8 @@ from core.model import RelPath, Snapshot
 from core.recorder import Recorder
 from core.roots import check_root
 from core.rules import RuleSet
-from core.scouting import SCOUT_ABOVE, allow_scout
+from core.scouting import SCOUT_ABOVE
+from core.station import allow_scout
 from core.store import Store
 
 REPOSITORY = Path(__file__).parents[2]
