@@ -286,10 +286,10 @@ class Disk(Eyes):
                 break
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def read_exactly(self, fd: int, size: int) -> bytes:
+    def pread_exactly(self, fd: int, size: int, at: int) -> bytes:
         """Fewer bytes only where the file ends."""
-        data = self.read(fd, size)
-        while len(data) < size and (part := self.read(fd, size - len(data))):
+        data = self.pread(fd, size, at)
+        while len(data) < size and (part := self.pread(fd, size - len(data), at + len(data))):
             data += part
         return data
 
@@ -303,9 +303,10 @@ class Disk(Eyes):
         finally:
             self.close(fd)
 
-    def read_file(self, name: Name, at: int | None = None) -> bytes:
+    def read_file(self, name: Name, at: int | None = None, limit: int | None = None) -> bytes:
+        """With a limit, of a file that is longer one byte more than it."""
         with self.opened(name, at=at) as fd:
-            return self.read_all(fd)
+            return self.read_all(fd, limit)
 
     def sync_dir(self, name: Name, at: int | None = None) -> None:
         with self.opened(name, DIRECTORY, at=at) as fd:

@@ -246,7 +246,7 @@ class PackWriter:
         self._part, self._fd = self._spares.take()
         self._trailer: bytes | None = None
         self._idx: Spare | None = None
-        self._index = b""
+        self.index = b""
         self._out: list[Part] = [bytes(HEADER_BYTES)]
         self._written: list[bytes] = []
         """All of a sealed pack, to compare with what is read back; of a large one nothing."""
@@ -314,14 +314,14 @@ class PackWriter:
             self._settle()
             self._trailer = self._seal()
         self._idx = self._spares.take()
-        self._index = encode_index(self.entries, self._trailer)
-        self.disk.write(self._idx.fd, self._index)
+        self.index = encode_index(self.entries, self._trailer)
+        self.disk.write(self._idx.fd, self.index)
         return self._fd, self._idx.fd
 
     def check(self) -> None:
         """Reads a sealed pack and its index back, before anybody can count on what is in them."""
         assert self._trailer is not None and self._idx is not None
-        if not self._reads_back(self._idx.fd, [self._index]):
+        if not self._reads_back(self._idx.fd, [self.index]):
             raise Damaged("An index reads back otherwise than it was written.", HINT)
         if self._written:
             whole = self._reads_back(self._fd, self._written)
@@ -331,9 +331,13 @@ class PackWriter:
             raise Damaged("A pack reads back otherwise than it was written.", HINT)
 
     def _reads_back(self, fd: int, written: Iterable[bytes]) -> bool:
-        self.disk.seek_start(fd)
-        same = all(self.disk.read_exactly(fd, len(part)) == part for part in written)
-        return same and not self.disk.read(fd, 1)
+        """All of it, and nothing behind it."""
+        at = 0
+        for part in written:
+            if self.disk.pread_exactly(fd, len(part), at) != part:
+                return False
+            at += len(part)
+        return self.disk.fstat(fd).st_size == at
 
     def place(self) -> str:
         """Gives a sealed pack and its index their names, of which it returns the common path;
@@ -536,11 +540,15 @@ def _sums_of(disk: Disk, fd: int, size: int) -> tuple[bytes, int]:
     return digest.digest(), crc
 
 
-def _map(disk: Disk, fd: int, size: int) -> bytes | mmap.mmap:
+def _index_of(disk: Disk, path: str) -> bytes | mmap.mmap:
     """A map takes a descriptor for as long as it lives, so a small index is read instead."""
-    if size > MAP_ABOVE:
-        return mmap.mmap(fd, size, prot=mmap.PROT_READ)
-    data = disk.read_all(fd, size)
+    with disk.opened(path + ".idx") as fd:
+        size = disk.fstat(fd).st_size
+        if size < 1072:
+            raise Damaged(f"The index {path}.idx is cut short.", HINT)
+        if size > MAP_ABOVE:
+            return mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        data = disk.read_all(fd, size)
     if len(data) != size:
         raise Damaged("An index changed while it was read.", HINT)
     return data
@@ -549,18 +557,18 @@ def _map(disk: Disk, fd: int, size: int) -> bytes | mmap.mmap:
 class Pack:
     """Owns the open files of one finished pack; its reads are checked against the ids asked for."""
 
-    def __init__(self, disk: Disk, path: str, opened: deque[Pack] | None = None) -> None:
+    def __init__(
+        self, disk: Disk, path: str, opened: deque[Pack] | None = None, index: bytes = b""
+    ) -> None:
+        """Who has just written the index, and read it back, need not have it read once more."""
         self._fd = -1
         self._pages: dict[int, bytes] = {}
         self._recent: dict[int, tuple[Kind, bytes]] = {}
         self.disk = disk
         self.path = path
         self._opened = deque[Pack]() if opened is None else opened
-        with disk.opened(path + ".idx") as fd:
-            size = disk.fstat(fd).st_size
-            if size < 1072:
-                raise Damaged(f"The index {path}.idx is cut short.", HINT)
-            self._idx = _map(disk, fd, size)
+        self._idx = index if 0 < len(index) <= MAP_ABOVE else _index_of(disk, path)
+        size = len(self._idx)
         self._fanout = struct.unpack_from(">256I", self._idx, 8)
         self.count = self._fanout[255]
         if self._idx[:8] != b"\xfftOc\0\0\0\2" or size < 1072 + 28 * self.count:

@@ -20,6 +20,7 @@ from .spares import Spares
 
 TOP = "refs/turnmark"
 HEADER = b"# pack-refs with: sorted \n"
+LINE_BYTES = 41
 LOCK = ".lock"
 """What a killed git leaves beside a reference; no reference can be called so."""
 
@@ -206,7 +207,7 @@ class RefStore:
 
     def _read_loose(self, name: str) -> Oid | None:
         try:
-            data = self.disk.read_file(f"{self.base}/{name}")
+            data = self.disk.read_file(f"{self.base}/{name}", limit=LINE_BYTES)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         try:

@@ -49,8 +49,12 @@ class Spares:
 
     def take(self) -> Spare:
         """Whoever takes one holds a lock of writers, under which none is swept away."""
-        self._let_go_of_swept()
-        return self._ready.pop() if self._ready else self._make()
+        while self._ready:
+            spare = self._ready.pop()
+            if self._is_there(spare):
+                return spare
+            self.disk.close(spare.fd)
+        return self._make()
 
     def _let_go_of_swept(self) -> None:
         ready, self._ready = self._ready, []

@@ -95,6 +95,8 @@ class Store:
         self._packs_generation = -1
         self._out_of_use: list[Pack] = []
         """Those that are gone: to free them may take as long as a snapshot."""
+        self._no_loose: tuple[int, int] = (0, 0)
+        """Of the directory of loose objects, when it held none."""
         self._packs_stamp: tuple[int, int] = (0, 0)
         """Of the directory when it was last read; and when this process had added packs to it."""
         self._added_stamp: tuple[int, int] = (0, 0)
@@ -376,9 +378,9 @@ class Store:
         except (Damaged, OSError, ValueError) as error:
             self.broken[name] = str(error)
 
-    def open_pack(self, path: str) -> Pack:
+    def open_pack(self, path: str, index: bytes = b"") -> Pack:
         """Of all of them only so many keep a descriptor."""
-        return Pack(self.disk, path, self._open)
+        return Pack(self.disk, path, self._open, index)
 
     def lasting_packs(self) -> list[Pack]:
         """Those whose objects a writer may count on; git's cruft packs are about to expire."""
@@ -515,9 +517,16 @@ class Store:
         return self.disk.exists(self._loose_path(oid))
 
     def may_have_loose(self) -> bool:
-        """We write no loose objects; a user's git may have."""
-        with self.disk.scandir(f"{self.base}/objects") as found:
-            return any(len(entry.name) == 2 for entry in found)
+        """We write no loose objects; a user's git may have, in directories that it made for them.
+        One that came unseen, within a tick of the clock, costs an object stored twice."""
+        top = f"{self.base}/objects"
+        info = self.disk.lstat(top)
+        if self._no_loose != (info.st_mtime_ns, info.st_ino):
+            self._no_loose = (0, 0)
+            if any(len(name) == 2 for name in self.disk.names(top)):
+                return True
+            self._no_loose = info.st_mtime_ns, info.st_ino
+        return False
 
     def _read_loose(self, oid: Oid) -> tuple[Kind, bytes] | None:
         """We write none, but git does when a user runs it on the store."""
@@ -587,7 +596,7 @@ class Writer:
         self.size = 0
         self._pack: PackWriter | None = None
         self._alone: list[Alone] = []
-        self._finished: list[str] = []
+        self._finished: list[Pack] = []
         self._written: set[Oid] = set()
         self._ready: list[Ready] = []
         self._open = ExitStack()
@@ -686,7 +695,7 @@ class Writer:
         for pack in packs:
             pack.check()
         for pack in packs:
-            self._finished.append(pack.place())
+            self._finished.append(self.store.open_pack(pack.place(), pack.index))
             self.size += pack.size
             self._written.update(pack.entries)
 
@@ -704,10 +713,9 @@ class Writer:
         if sync and self._finished:
             self.store.order.names(self.store.packs_in)
         self._remember_unsynced(sync=sync)
-        self.store.add_packs([self.store.open_pack(path) for path in self._finished])
-        stored = Stored(self._finished, self.objects, self.size)
-        self._finished = []
-        return stored
+        finished, self._finished = self._finished, []
+        self.store.add_packs(finished)
+        return Stored([pack.path for pack in finished], self.objects, self.size)
 
     def _remember_unsynced(self, *, sync: bool) -> None:
         """A durable answer also vouches for what an earlier change wrote without syncing; where the

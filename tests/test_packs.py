@@ -542,6 +542,21 @@ def test_a_byte_that_changes_after_it_was_written_ahead_is_found(tmp_path: Path)
         writer.check()
 
 
+@pytest.mark.parametrize("which", ["pack", "index"])
+@pytest.mark.parametrize("by", [-1, 1])
+def test_a_file_of_another_length_than_was_written_is_found(
+    tmp_path: Path, which: str, by: int
+) -> None:
+    writer = PackWriter(REAL, str(tmp_path))
+    writer.add("blob", hash_object("blob", b"x"), b"x")
+    pack, index = writer.seal()
+    fd = index if which == "index" else pack
+    os.ftruncate(fd, os.fstat(fd).st_size + by)
+    with pytest.raises(Damaged, match="reads back"):
+        writer.check()
+    writer.drop()
+
+
 def added_in_haste(store: Store, *contents: bytes) -> Stored:
     with store.writing(in_haste=True) as writer:
         for data in contents:

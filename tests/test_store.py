@@ -23,6 +23,7 @@ from core.model import EMPTY_TREE, Oid
 from core.objects import hash_object
 from core.packs import Pack
 from core.store import MANY_PACKS, Store
+from core.whereabouts import Whereabouts
 from tests.stores import Bench, fsck
 from tests.test_scan import powerless
 from tests.trees import build
@@ -379,6 +380,14 @@ def test_what_was_just_written_is_not_written_again(store: Store) -> None:
     assert len(os.listdir(f"{store.base}/objects/pack")) == 2
 
 
+def test_what_git_stores_meanwhile_is_not_stored_again(store: Store) -> None:
+    put(store, b"when there was nothing of git's")
+    git(store, "hash-object", "-w", "--stdin", data=b"by git")
+    with store.writing() as writer:
+        writer.add("blob", b"by git")
+        assert writer.settle(sync=False) == ([], 0, 0)
+
+
 @pytest.mark.parametrize("many", [5, 250])
 def test_a_store_of_many_packs_knows_what_it_holds(store: Store, many: int) -> None:
     oids = [oid for n in range(20) for oid in put(store, b"%d" % n)]
@@ -631,6 +640,19 @@ def test_where_thousands_of_objects_are_is_known(store: Store, monkeypatch, midd
     other.warm_up()
     assert not any(map(other.holds, others))
     assert all(map(other.holds, oids))
+
+
+def test_what_many_small_changes_ask_for_has_nothing_gathered(store: Store, monkeypatch) -> None:
+    """It takes 30 ms, and one of the turns would have waited for it."""
+    monkeypatch.setattr(whereabouts, "SMALL", 0)
+    monkeypatch.setattr(whereabouts, "ASKED_MANY", 5)
+    gathered: list[bool] = []
+    monkeypatch.setattr(Whereabouts, "_gather_more", lambda self: gathered.append(True))
+    for turn in range(4):
+        put(store, *(b"%d of %d" % (n, turn) for n in range(3)))
+    assert not gathered
+    put(store, *(b"%d at once" % n for n in range(9)))
+    assert gathered
 
 
 def test_of_a_large_pack_that_is_gone_nothing_is_known(store: Store, monkeypatch) -> None:

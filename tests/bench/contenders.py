@@ -98,7 +98,8 @@ class Turnmark:
         self.locks.close()
 
     def make_ready(self) -> None:
-        """As the service does once an answer is out, before anybody asks again."""
+        """As the service does after its first look, and once an answer is out."""
+        self.store.warm_up()
         self.store.prepare()
 
     def take(
