@@ -13,7 +13,8 @@ trees and stays, and git where a store is repacked or a predecessor's is read.
   disk, beneath: the file verbs that everything else uses, and directories below one root
   deflate, spares: compression; files made ahead, for writes that somebody waits for
   order: contents before names, names before later names, and what that takes
-  objects, packs, whereabouts: git objects and packs, to bytes and back; which pack holds what
+  objects, packform: git objects, and the format of packs, to bytes and back
+  packs, packing, whereabouts: packs read and checked; packs written; which of them holds what
   reserve, refs, store: a megabyte to give up; references; the store: objects, locks, layout
   gitignore, rules, about: .gitignore syntax; what is captured; what a git tree cannot say of it
   roots: which directories may be watched, and what they are called

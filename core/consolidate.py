@@ -33,20 +33,16 @@ from .errors import Damaged
 from .history import History, workspaces
 from .model import Mark, Oid, Snapshot, rfc3339
 from .objects import encode_commit
-from .packs import (
-    HELD_BYTES,
-    HINT,
+from .packform import (
     KINDS,
     OFS_DELTA,
     REF_DELTA,
-    TEMPORARY,
-    Pack,
-    PackWriter,
     encode_distance,
     parse_distance,
     parse_entry_header,
-    recompressed,
 )
+from .packing import HELD_BYTES, TEMPORARY, PackWriter, recompressed
+from .packs import HINT, Pack
 from .refs import TOP
 from .store import PACK_OBJECTS, Store, Writer
 

@@ -23,10 +23,8 @@ from .errors import Damaged, NoStore, TurnmarkError
 from .history import read_mark, read_snapshot
 from .model import FILE, TREE, Entry, Oid, Snapshot, parse_path, rfc3339
 from .objects import encode_tree, hash_object
-from .packs import (
-    PackWriter,
-    encode_index,
-)
+from .packform import encode_index
+from .packing import PackWriter
 from .refs import HEADER, Refs, ref_name
 from .rescue import RawPack, whole_objects
 from .roots import place_of

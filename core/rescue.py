@@ -15,16 +15,16 @@ from .disk import CHUNK, Disk
 from .errors import Damaged
 from .model import Oid
 from .objects import Kind, hash_object
-from .packs import (
+from .packform import (
     KINDS,
     OFS_DELTA,
     REF_DELTA,
     Entry,
-    Pack,
     apply_delta,
     parse_distance,
     parse_entry_header,
 )
+from .packs import Pack
 
 
 class RawEntry(NamedTuple):

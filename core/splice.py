@@ -24,7 +24,7 @@ from .listing import (
 )
 from .model import Entry, GapReason, Oid, RelPath, join
 from .objects import Sink, child_in, hash_object
-from .packs import LARGE_BYTES
+from .packing import LARGE_BYTES
 from .proofs import WIDTH, numbers_of
 from .reading import NotAFile, read_stable
 from .rules import DirRules, RuleSet

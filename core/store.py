@@ -24,7 +24,8 @@ from .errors import Busy, Damaged, NoStore, TurnmarkError
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
 from .order import Order
-from .packs import HINT, TEMPORARY, Alone, Pack, PackWriter, wake_workers
+from .packing import TEMPORARY, Alone, PackWriter, wake_workers
+from .packs import HINT, Pack
 from .proofs import DIRECTORY
 from .refs import Ready, RefStore
 from .spares import Spares

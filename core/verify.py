@@ -23,9 +23,7 @@ from .errors import Damaged, NoStore
 from .history import read_mark, read_snapshot
 from .model import EMPTY_TREE, TREE, Mark, Oid, Snapshot, parse_path, show_path
 from .objects import Kind, parse_tree, references
-from .packs import (
-    KINDS,
-)
+from .packform import KINDS
 from .refs import TOP, Refs, ref_name
 from .roots import root_of
 from .store import CONFIG, Store, registry_path

@@ -1088,7 +1088,7 @@ def test_r_n17_a_reason_is_never_cut_at_odd_characters(manager, work):
 
 
 def test_r_n18_what_a_killed_write_left_is_swept(manager, work, store):
-    from core.packs import TEMPORARY
+    from core.packing import TEMPORARY
 
     take(manager, work)
     left = Path(store().base, "objects", "pack", f"{TEMPORARY}left")

@@ -18,15 +18,9 @@ from core.errors import Busy, Damaged
 from core.history import MarkSpec
 from core.model import Oid, RelPath
 from core.objects import hash_object, parse_headers
-from core.packs import (
-    OFS_DELTA,
-    REF_DELTA,
-    TYPES,
-    Pack,
-    PackWriter,
-    entry_header,
-    recompressed,
-)
+from core.packform import OFS_DELTA, REF_DELTA, TYPES, entry_header
+from core.packing import PackWriter, recompressed
+from core.packs import Pack
 from core.store import Store
 from core.sweep import drop_refs
 from core.verify import verify

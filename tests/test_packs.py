@@ -20,11 +20,8 @@ from core.disk import REAL, Disk
 from core.errors import Damaged
 from core.model import EMPTY_TREE, FILE, TREE, Entry, Oid
 from core.objects import Kind, encode_commit, encode_tree, hash_object
-from core.packs import (
-    RECENT,
-    Alone,
-    Pack,
-    PackWriter,
+from core.packform import Entry as Place
+from core.packform import (
     apply_delta,
     encode_distance,
     encode_index,
@@ -32,9 +29,8 @@ from core.packs import (
     parse_distance,
     parse_entry_header,
 )
-from core.packs import (
-    Entry as Place,
-)
+from core.packing import Alone, PackWriter
+from core.packs import RECENT, Pack
 from core.spares import Spares
 from core.store import Store, Stored, Writer
 from tests.stores import fsck, held_below

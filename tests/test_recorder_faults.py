@@ -18,7 +18,7 @@ from core.disk import Disk
 from core.errors import Damaged, TurnmarkError
 from core.history import History, MarkSpec, mark_ref, snapshot_ref
 from core.model import RelPath
-from core.packs import PackWriter
+from core.packing import PackWriter
 from core.recorder import Recorder, Taken
 from core.rollback import Request, rollback
 from core.store import Store

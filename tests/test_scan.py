@@ -32,7 +32,7 @@ from core.history import MarkSpec
 from core.listing import Lister
 from core.model import EMPTY_TREE, EXEC, LINK, TREE, Entry, GapReason, Oid, RelPath, parents
 from core.objects import child_in
-from core.packs import LARGE_BYTES
+from core.packing import LARGE_BYTES
 from core.proofs import FRESH_NS
 from core.recorder import Recorder, Taken, TreesOnly
 from core.rules import RuleSet

@@ -19,7 +19,7 @@ from core.errors import Damaged, TurnmarkError
 from core.history import read_snapshot
 from core.model import Oid
 from core.objects import hash_object
-from core.packs import TEMPORARY
+from core.packing import TEMPORARY
 from core.store import Store
 from core.sweep import Reach, drop_refs, dropped, parse_dropped, roots, sweep
 from core.verify import verify

@@ -24,7 +24,7 @@ import core.journal
 import core.keeping
 import core.listing
 import core.order
-import core.packs
+import core.packing
 import core.plan
 import core.proofs
 import core.reading
@@ -87,7 +87,7 @@ def no_memory_of_what_is_unsynced() -> None:
 
 
 def no_read_back() -> None:
-    put(core.packs.PackWriter, "check", nothing)
+    put(core.packing.PackWriter, "check", nothing)
     real = core.refs.RefStore.place
 
     def place(self: Any, fresh: Any, *, sync: bool) -> None:
