@@ -170,8 +170,15 @@ class Store:
         self._write_once("HEAD", b"ref: refs/heads/main\n")
         self._write_once("config", CONFIG.encode())
         layout = {"layout": LAYOUT, "min_reader": LAYOUT, "min_writer": LAYOUT}
+        if not self.disk.exists(f"{self.base}/turnmark/layout.json"):
+            self._sync_new()
         self._write_once("turnmark/layout.json", json.dumps(layout).encode() + b"\n")
         reserve.keep(self.disk, self.base)
+
+    def _sync_new(self) -> None:
+        if not self.order.is_kept:
+            with self.disk.opened(self.base, DIRECTORY) as fd:
+                self.disk.sync_fs(fd)
 
     def _write_once(self, name: str, data: bytes) -> None:
         path = f"{self.base}/{name}"
@@ -704,13 +711,13 @@ class Writer:
         made.
 
         The references that are to be published then are written already, but for their names.
-        Without `sync` no directory is synced: a power cut may take the last changes away, whole.
+        Without `sync` the references may be lost in a power cut: the last changes then are, whole.
         """
         for name, oid in refs:
             self._ready.append(self._open.enter_context(self.store.refs.ready(name, oid)))
         along = [one.fd for one in self._ready]
         self._finish_all(along)
-        if sync and self._finished:
+        if self._finished:
             self.store.order.names(self.store.packs_in)
         self._remember_unsynced(sync=sync)
         finished, self._finished = self._finished, []
