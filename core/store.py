@@ -45,6 +45,8 @@ GATE = 0.05
 BREATH = 0.02
 """Between two tries, so that those who were kept waiting come first."""
 STALE_SECONDS = 86_400.0
+ROOM, LONG = 128, "-" * 230
+"""So many names of so many letters are as long as those of 250 packs, with their indexes."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 FSCK_IGNORED = (
@@ -177,8 +179,23 @@ class Store:
 
     def _sync_new(self) -> None:
         if not self.order.is_kept:
+            self._make_room()
             with self.disk.opened(self.base, DIRECTORY) as fd:
                 self.disk.sync_fs(fd)
+
+    def _make_room(self) -> None:
+        """Without a journal ext4 may lose names that were synced long ago when it divides a block
+        of a directory in two. Those of packs outgrow one block; but blocks once empty stay."""
+        names = [f"{self.packs_in}/{TEMPORARY}{n:03}{LONG}" for n in range(ROOM)]
+        try:
+            self.disk.create(names[0], b"", sync=False)
+            for name in names[1:]:
+                self.disk.link(names[0], name)
+        except OSError:  # what cannot be had here is done without
+            return
+        finally:
+            for name in names:
+                self.disk.discard(name)
 
     def _write_once(self, name: str, data: bytes) -> None:
         path = f"{self.base}/{name}"

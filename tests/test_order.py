@@ -12,7 +12,7 @@ import pytest
 from core.disk import Disk
 from core.model import Oid
 from core.refs import TOP, RefStore
-from core.store import Store
+from core.store import LONG, ROOM, Store
 from tests.stores import Bench
 from tests.trees import Dir, File, Leaf, Link, build, image
 
@@ -169,3 +169,26 @@ def test_where_names_cannot_be_exchanged_one_is_replaced_all_the_same(
     for data in (b"old", b"new"):
         disk.replace(str(tmp_path / "a"), data)
     assert ((tmp_path / "a").read_bytes(), os.listdir(tmp_path)) == (b"new", ["a"])
+
+
+def test_the_directory_of_packs_has_room_from_the_beginning(tmp_path: Path) -> None:
+    """Found by the campaign: when ext4 divided its block, packs of long ago had no names."""
+    disk = Told()
+    store = Store.create(str(tmp_path / "store"), disk)
+    assert sum(line.startswith("link writing-") for line in disk.log) == ROOM - 1
+    assert disk.at("sync_fs store") > disk.at(f"unlink writing-{ROOM - 1:03}{LONG}")
+    assert os.listdir(store.packs_in) == []
+    assert (ROOM - 1) * len(LONG) > 6 * 4096
+    disk.log.clear()
+    Store.create(store.base, disk)
+    assert disk.log == []
+
+
+def test_a_store_is_made_also_where_there_is_no_such_room(tmp_path: Path) -> None:
+    class NoLinks(Told):
+        def link(self, *arguments: Any) -> None:
+            raise PermissionError
+
+    store = Store.create(str(tmp_path / "store"), NoLinks())
+    assert os.listdir(store.packs_in) == []
+    Store.open(store.base)
