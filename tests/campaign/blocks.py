@@ -36,7 +36,8 @@ MEGABYTES = 24
 MAKE = ("mkfs.ext4", "-q", "-F", "-b", "4096", "-N", "2048")
 WITH_JOURNAL, WITHOUT = ("-J", "size=4"), ("-O", "^has_journal")
 BLOCK = 4096
-STEPS = 12
+STEPS, MANY = 12, 45
+"""The packs of many marks need more than one block of their directory."""
 POINTS_PER_LOG = 100
 OTHERS = "Invalid inode number for '.'"
 """What e2fsck says of a new directory that has a name while its block is still another's, whose
@@ -168,9 +169,13 @@ def commands(ground: Ground, rng: random.Random) -> None:
     with at_work(ground, rng) as worker:
         worker.keep_points = 4
         worker.say("found", worker.image())
-        for _ in range(STEPS):
+        crowded = rng.random() < 0.1
+        for _ in range(MANY if crowded else STEPS):
             worker.change_tree()
-            worker.step()
+            if crowded:
+                worker.do("mark")
+            else:
+                worker.step()
 
 
 # Crashing
