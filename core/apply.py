@@ -27,7 +27,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 
 from .aside import Errands
 from .beneath import Beneath
@@ -170,6 +170,7 @@ class Transaction:
             return False
         with self._opened_dir(path) as fd:
             self._own(fd, parents(path))
+            self._sync_alone(fd)
         return True
 
     def _create(self, number: int, step: Step) -> str | None:
@@ -246,7 +247,7 @@ class Transaction:
         assert step.old is not None and step.new is not None and step.new.mode is not None
         if step.new.kind == "dir":
             with self._opened_dir(step.path) as fd:
-                self.disk.chmod(fd, step.new.mode)
+                self._set_mode(fd, step.new.mode)
             return None
         at, name = self.beneath.parent(step.path)
         with self.disk.opened(name, READ, at=at) as fd:
@@ -256,11 +257,20 @@ class Transaction:
             if _hash(self.disk, fd) != step.old.oid:  # it may be a name of a file elsewhere by now
                 return "changed since"
             if self.disk.fstat(fd).st_nlink == 1:
-                self.disk.chmod(fd, step.new.mode)
+                self._set_mode(fd, step.new.mode)
                 return None
             self.disk.seek_start(fd)
             data = self.disk.read_all(fd)
         return self._chmod_of_its_own(number, step, data)
+
+    def _set_mode(self, fd: int, mode: int) -> None:
+        self.disk.chmod(fd, mode)
+        self._sync_alone(fd)
+
+    def _sync_alone(self, fd: int) -> None:
+        """What the sync of the directory above leaves out."""
+        if not (self._has_journal or self._is_synced_whole):
+            self.disk.fsync(fd)
 
     def _chmod_of_its_own(self, number: int, step: Step, data: bytes) -> str | None:
         """A file with several names has one mode for all of them, also for those outside the root
@@ -344,18 +354,38 @@ class Transaction:
         except OSError:
             return False
 
+    @cached_property
+    def _has_journal(self) -> bool:
+        """Whether the sync of a directory makes modes and links in it durable as well."""
+        return self.disk.keeps_order([os.fsdecode(self.beneath.root)])
+
+    @cached_property
+    def _touched(self) -> set[RelPath]:
+        return {RelPath(step.path.rpartition(b"/")[0]) for step in self.steps}
+
+    @cached_property
+    def _is_synced_whole(self) -> bool:
+        """In the end, in the place of many syncs; and for a link, which cannot be synced alone."""
+        if self._has_journal:
+            return len(self._touched) >= SYNC_EACH_BELOW
+        modes = sum(step.action == "chmod" for step in self.steps)
+        return len(self._touched) + modes >= SYNC_EACH_BELOW or any(map(_brings_link, self.steps))
+
     def _sync_touched(self) -> None:
-        touched = {RelPath(step.path.rpartition(b"/")[0]) for step in self.steps}
-        if len(touched) >= SYNC_EACH_BELOW:
+        if self._is_synced_whole:
             self.disk.sync_fs(self.beneath.fd)
             return
         self.beneath.forget()
-        for path in touched:
+        for path in self._touched:
             try:
                 self.disk.fsync(self.beneath.dir(path))
             except OSError as error:
                 if error.errno not in GONE:  # removed by a later step
                     raise
+
+
+def _brings_link(step: Step) -> bool:
+    return step.action in BRINGING and step.new is not None and step.new.kind == "link"
 
 
 def _content(step: Step, read_blob: ReadBlob) -> bytes:

@@ -402,7 +402,6 @@ def _move_view(store: Store, workspace: str, tip: Oid) -> None:
     try:
         store.disk.make_dirs(os.path.dirname(path))
         store.disk.create(part, tip.hex().encode() + b"\n", sync=True)
-        store.disk.rename(part, path)
+        store.disk.put_in_place(part, path)
     finally:
         store.disk.discard(part)
-    store.disk.sync_dir(os.path.dirname(path))

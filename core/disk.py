@@ -26,6 +26,8 @@ from .proofs import DIRECTORY, NO_ATIME, Eyes
 
 Name = bytes | str
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
+FROM_HERE = -100
+"""What stands for an open directory where a path is a whole one."""
 WRITE, WRITE_AND_WAIT = 2, 7
 GET_FLAGS, SET_FLAGS, TOP_OF_TREES = 0x80086601, 0x40086602, 0x20000
 IN_ORDER = frozenset({b"data=ordered", b"barrier"})
@@ -134,10 +136,15 @@ class Disk(Eyes):
         return IN_ORDER.issubset(options) and os.path.isdir(f"/proc/fs/jbd2/{name}-8")
 
     def sync_fs(self, fd: int) -> None:
-        """Syncs the whole file system that a descriptor lies on: one call for many files."""
+        """Syncs the whole file system that a directory lies on: one call for many files.
+
+        Without a journal ext4 writes some of it only after it has told the disk to flush, which the
+        sync of any directory does once more.
+        """
         call = function("syncfs")
         if call is None or call(fd) < 0:
             os.sync()
+        os.fsync(fd)
 
     def free(self, path: str) -> int:
         """Bytes that the file system of a directory has for its user."""
@@ -333,12 +340,37 @@ class Disk(Eyes):
         fresh = f"{name}.{os.getpid()}.{time.monotonic_ns()}.new"
         try:
             self.create(fresh, data, sync=sync)
-            self.rename(fresh, name)
+            if not sync:
+                self.rename(fresh, name)
+                return
+            self.put_in_place(fresh, name)
         except BaseException:
             self.discard(fresh)
             raise
-        if sync:
-            self.sync_dir(os.path.dirname(name))
+
+    def put_in_place(self, fresh: str, name: str) -> None:
+        """Gives a file that is synced its name, durably, be there another one or not.
+
+        Without a journal the other one may be gone from the disk before the name is given to this
+        one. So they change names there, and it goes when that has lasted.
+        """
+        where = os.path.dirname(name)
+        swapped = self.exists(name) and not self.keeps_order([where]) and self._swap(fresh, name)
+        if not swapped:
+            self.rename(fresh, name)
+        self.sync_dir(where)
+        if swapped:
+            self.discard(fresh)
+
+    def _swap(self, one: str, other: str) -> bool:
+        """False if the other has gone, or names cannot be exchanged here."""
+        try:
+            self.exchange(os.fsencode(one), os.fsencode(other), FROM_HERE, FROM_HERE)
+        except OSError as error:
+            if error.errno in UNSUPPORTED or error.errno == errno.ENOENT:
+                return False
+            raise
+        return True
 
     def discard(self, name: Name, at: int | None = None) -> bool:
         """Unlinks what may be gone already; False if it could not."""

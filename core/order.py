@@ -6,6 +6,9 @@ synced before the next. Knows files and directories, not what they are.
 
 from __future__ import annotations
 
+import errno
+import os
+import time
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -36,6 +39,25 @@ class Order:
         """Whatever is named from now on: those in this directory are durable by then."""
         if not self.is_kept:
             self.disk.sync_dir(directory)
+
+    def directory(self, path: str, beside: str) -> None:
+        """Makes one. Where no journal keeps the order its name may last before itself does, and
+        then names whatever was there before; so it is made and synced under another name first."""
+        if self.is_kept:
+            self.disk.make_dirs(path)
+            return
+        part = f"{beside}/dir-{os.getpid()}-{time.monotonic_ns()}"
+        self.disk.mkdir(part)
+        try:
+            self.disk.sync_dir(part)
+            self.disk.sync_dir(beside)
+            self.disk.rename(part, path)
+        except OSError as error:
+            self.disk.rmdir(part)
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another one was first
+                raise
+        for place in (os.path.dirname(path), beside):
+            self.disk.sync_dir(place)
 
     def durable(self, directories: Sequence[str]) -> None:
         """The names that were given in these directories, last in the last, and all before them."""

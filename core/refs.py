@@ -148,7 +148,7 @@ class RefStore:
         for yet, and each names only what is durable by then.
         """
         for one in fresh:
-            self._make_dirs(os.path.dirname(one.name), sync)
+            self._make_dirs(os.path.dirname(one.name))
             self._link(one.part, f"{self.base}/{one.name}")
         if sync:
             self.order.durable([os.path.dirname(f"{self.base}/{one.name}") for one in fresh])
@@ -182,14 +182,11 @@ class RefStore:
                 raise
             self.disk.rename(part, path)
 
-    def _make_dirs(self, name: str, sync: bool) -> None:
+    def _make_dirs(self, name: str) -> None:
         path = f"{self.base}/{name}"
-        if self.disk.exists(path):
-            return
-        self._make_dirs(os.path.dirname(name), sync)
-        self.disk.make_dirs(path)
-        if sync:
-            self.order.names(os.path.dirname(path))
+        if not self.disk.exists(path):
+            self._make_dirs(os.path.dirname(name))
+            self.order.directory(path, f"{self.base}/turnmark/tmp")
 
     def _loose_names(self, top: str) -> list[str]:
         out: list[str] = []

@@ -355,7 +355,7 @@ def finish_interrupted(recorder: Recorder) -> Result | None:
                 journal.finish(record.group)
                 return None
             if not journal.is_applying(record):
-                take_back(staging, record.steps)
+                take_back(recorder, staging, record.steps)
                 if not record.resumed:
                     journal.finish(record.group)
                     return None

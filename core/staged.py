@@ -6,6 +6,7 @@ order things happen and what is true if the process dies in between.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,7 +60,7 @@ class Staged:
             raise
 
     def give_up(self) -> None:
-        take_back(self.transaction.staging, self.work.steps)
+        take_back(self.recorder, self.transaction.staging, self.work.steps)
         self._file.finish(self._journal.group)
 
     def go_on(self) -> list[Left]:
@@ -120,11 +121,11 @@ def journal_file(recorder: Recorder) -> JournalFile:
     return JournalFile(recorder.store.disk, recorder.store.base, recorder.root.id)
 
 
-def take_back(staging: Staging, steps: tuple[Step, ...]) -> None:
+def take_back(recorder: Recorder, staging: Staging, steps: tuple[Step, ...]) -> None:
     """Of a pass that has not begun to change the tree, nothing is left in it."""
     if staging.fd >= 0 or staging.open():
         clear(staging, steps)
-        staging.remove()
+        _remove(recorder, staging)
         staging.close()
 
 
@@ -140,8 +141,17 @@ def clear_staging(recorder: Recorder, staging: Staging, steps: tuple[Step, ...])
             for path in found.unknown
         ]
     recorder.store.disk.unlink_all(found.names)
-    staging.remove()
+    _remove(recorder, staging)
     return left
+
+
+def _remove(recorder: Recorder, staging: Staging) -> None:
+    """For certain, before the journal goes: nobody would come for one that a power cut brought
+    back. While its descriptors are open, so that nothing else has its blocks by then."""
+    disk, store = recorder.store.disk, recorder.store.base
+    staging.remove()
+    if not disk.keeps_order([os.fsdecode(recorder.root.path), f"{store}/turnmark/journal"]):
+        disk.fsync(staging.beneath.fd)
 
 
 def _interrupted(recorder: Recorder, error: OSError) -> TurnmarkError:

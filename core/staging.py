@@ -85,6 +85,9 @@ class Staging:
             if not self._make_part(part):
                 break
         self._new = [fd for part, fd in self._parts.items() if part != OLD]
+        if not self.disk.keeps_order([os.fsdecode(self.beneath.root)]):
+            # before their names: ext4 without a journal would show what was in their blocks before
+            self.disk.sync_all(list(self._parts.values()))
 
     def _make_part(self, part: bytes) -> bool:
         """False where no descriptor is left for one that could be done without."""

@@ -46,6 +46,8 @@ GATE = 0.05
 BREATH = 0.02
 """Between two tries, so that those who were kept waiting come first."""
 STALE_SECONDS = 86_400.0
+ROOM, LONG = 128, "-" * 230
+"""So many names of so many letters are as long as those of 250 packs, with their indexes."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 FSCK_IGNORED = (
@@ -171,8 +173,30 @@ class Store:
         self._write_once("HEAD", b"ref: refs/heads/main\n")
         self._write_once("config", CONFIG.encode())
         layout = {"layout": LAYOUT, "min_reader": LAYOUT, "min_writer": LAYOUT}
+        if not self.disk.exists(f"{self.base}/turnmark/layout.json"):
+            self._sync_new()
         self._write_once("turnmark/layout.json", json.dumps(layout).encode() + b"\n")
         reserve.keep(self.disk, self.base)
+
+    def _sync_new(self) -> None:
+        if not self.order.is_kept:
+            self._make_room()
+            with self.disk.opened(self.base, DIRECTORY) as fd:
+                self.disk.sync_fs(fd)
+
+    def _make_room(self) -> None:
+        """Without a journal ext4 may lose names that were synced long ago when it divides a block
+        of a directory in two. Those of packs outgrow one block; but blocks once empty stay."""
+        names = [f"{self.packs_in}/{TEMPORARY}{n:03}{LONG}" for n in range(ROOM)]
+        try:
+            self.disk.create(names[0], b"", sync=False)
+            for name in names[1:]:
+                self.disk.link(names[0], name)
+        except OSError:  # what cannot be had here is done without
+            return
+        finally:
+            for name in names:
+                self.disk.discard(name)
 
     def _write_once(self, name: str, data: bytes) -> None:
         path = f"{self.base}/{name}"
@@ -705,13 +729,13 @@ class Writer:
         made.
 
         The references that are to be published then are written already, but for their names.
-        Without `sync` no directory is synced: a power cut may take the last changes away, whole.
+        Without `sync` the references may be lost in a power cut: the last changes then are, whole.
         """
         for name, oid in refs:
             self._ready.append(self._open.enter_context(self.store.refs.ready(name, oid)))
         along = [one.fd for one in self._ready]
         self._finish_all(along)
-        if sync and self._finished:
+        if self._finished:
             self.store.order.names(self.store.packs_in)
         self._remember_unsynced(sync=sync)
         finished, self._finished = self._finished, []

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from .blocks import PLAIN
 from .frame import Figures, Job, Part
 from .needs import missing
 from .powercut import EXT4, run_powercut
@@ -38,7 +39,8 @@ class Check:
             count = int(self.words[1])
             return bool(run_powercut({}, [patch], cuts=count, seed=seed, scratch=scratch).found)
         more = (str(seed), str(scratch)) if self.words[0] == "part" else (f"--basetemp={scratch}",)
-        order = [sys.executable, "-m", "tests.campaign.spoil", mutation, *self.words, *more]
+        apart = ("unshare", "-m") if self.words[1] == PLAIN.name else ()
+        order = [*apart, sys.executable, "-m", "tests.campaign.spoil", mutation, *self.words, *more]
         with scratch.with_suffix(".log").open("wb") as log:
             child = subprocess.Popen(order, cwd=ROOT, stdout=log, stderr=log)
             try:
@@ -49,6 +51,8 @@ class Check:
                 return True
 
     def lacking(self) -> str:
+        if self.words[1] == PLAIN.name:
+            return missing(PLAIN.needs)
         return missing(EXT4.needs) if self.words[0] == "power" else ""
 
 
@@ -61,6 +65,7 @@ def tests(module: str, wanted: str) -> Check:
 
 
 POWER = Check("powercut-ext4", ("power", "15"))
+UNORDERED = part(PLAIN.name, 200)
 RACES = part("races", 16)
 PATHS = part("paths", 20_000)
 CROWD = part("crowd", 60)
@@ -74,6 +79,7 @@ CATCHERS: dict[str, tuple[Check, ...]] = {
     "no_directory_sync": (ORDER, POWER),
     "no_file_sync": (ORDER, POWER),
     "no_contents_before_names": (POWER, tests("recorder_faults", "journal_keeps")),
+    "no_rounds_of_syncs": (UNORDERED,),
     "no_vouching": (tests("recorder_faults", "names_nothing_new or killed_has_named"),),
     "no_memory_of_what_is_unsynced": (ORDER,),
     "no_read_back": (LIES,),

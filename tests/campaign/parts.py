@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .blocks import PART as BLOCKS
+from .blocks import JOURNALED, PLAIN
 from .damage import PART as DAMAGE
 from .frame import Part
 from .full import PART as FULL
@@ -22,7 +22,8 @@ PARTS: tuple[Part, ...] = (
     SYSCALLS,
     EXT4,
     XFS,
-    BLOCKS,
+    JOURNALED,
+    PLAIN,
     NTH,
     FULL,
     DAMAGE,

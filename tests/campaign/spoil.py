@@ -77,6 +77,11 @@ def no_contents_before_names() -> None:
     put(core.order.Order, "contents", nothing)
 
 
+def no_rounds_of_syncs() -> None:
+    """As if a journal kept the order, wherever that is."""
+    put(Disk, "keeps_order", lambda *_: True)
+
+
 def no_vouching() -> None:
     """What is newest is not synced where an answer names nothing new."""
     put(core.recorder.Recorder, "_sync_names", nothing)
@@ -282,10 +287,11 @@ def spoil(name: str) -> None:
 
 
 def one_part(name: str, count: str, seed: str, scratch: str) -> int:
+    from .blocks import PLAIN
     from .frame import Job
     from .own import OWN
 
-    (part,) = (one for one in OWN if one.name == name)
+    (part,) = (one for one in (*OWN, PLAIN) if one.name == name)
     path = Path(scratch)
     path.mkdir(parents=True)
     found = part.run(Job(path, int(seed), int(count))).found

@@ -24,6 +24,7 @@ int sync_file_range(int fd, long long from, long long bytes, unsigned flags) { r
 void sync(void) {}
 """
 CUTS = 40
+BETWEEN_WRITES = {"blocks": "between writes", "blocks-plain": "between those without a journal"}
 
 
 def build(place: Path) -> Path:
@@ -42,11 +43,12 @@ def unsynced(job: Job) -> Figures:
         seed = job.seed + number
         found = run_powercut(env, cuts=CUTS, seed=seed, scratch=job.scratch).found
         expected(figures, "by cuts", found)
-        place = job.scratch / f"blocks-{number}"
-        place.mkdir()
-        order = ["blocks", str(seed), str(CUTS), "600", str(place)]
-        found = run_module("tests.campaign.frame", order, place, env).found
-        expected(figures, "between writes", found)
+        for name, how in BETWEEN_WRITES.items():
+            place = job.scratch / f"{name}-{number}"
+            place.mkdir()
+            order = [name, str(seed), str(CUTS), "600", str(place)]
+            found = run_module("tests.campaign.frame", order, place, env).found
+            expected(figures, how, found)
     return figures
 
 

@@ -12,6 +12,7 @@ import platform
 import struct
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,15 +27,30 @@ SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
 """_IOR('X', 125, u32), of ext4 and of xfs."""
 FLUSH_ALL, FLUSH_LOG, FLUSH_NOTHING = 0, 1, 2
 PATIENCE = 10.0
-SYNCFS = {"x86_64": 306, "aarch64": 267}
+SYNCFS, FSYNC = {"x86_64": 306, "aarch64": 267}, {"x86_64": 74, "aarch64": 82}
 
 
 def call(*words: str) -> None:
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    done = subprocess.run(
-        words, capture_output=True, text=True, env={**os.environ, "PATH": path}, check=False
-    )
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(), check=False)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+
+
+def mend(image: Path) -> str:
+    """As a boot does before it mounts what was not unmounted and has no journal; what was said."""
+    done = subprocess.run(
+        ["e2fsck", "-fy", str(image)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode in (0, 1), f"e2fsck: {done.returncode}: {done.stdout} {done.stderr}"
+    return done.stdout
+
+
+def environment() -> dict[str, str]:
+    """Where the programs are that make and mend file systems."""
+    return {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
 
 
 def ram(where: Path, megabytes: int) -> Path:
@@ -45,11 +61,22 @@ def ram(where: Path, megabytes: int) -> Path:
 
 
 def sync_for_certain(path: Path) -> None:
-    """By the bare system call, which no preloaded library and no patch of Python stands before."""
+    """Without a journal ext4 writes something behind the flush of syncfs; so it is told twice."""
+    _bare_calls(path, SYNCFS, FSYNC)
+
+
+def write_out(path: Path) -> None:
+    """As a system does now and then with all that is to be written."""
+    _bare_calls(path, SYNCFS)
+
+
+def _bare_calls(path: Path, *numbers: Mapping[str, int]) -> None:
+    """No preloaded library, and no patch of Python, stands before them."""
     fd = os.open(path, os.O_RDONLY)
     try:
-        number = SYNCFS[platform.machine()]
-        assert ctypes.CDLL(None, use_errno=True).syscall(number, fd) == 0, ctypes.get_errno()
+        for number in numbers:
+            done = ctypes.CDLL(None, use_errno=True).syscall(number[platform.machine()], fd)
+            assert done == 0, ctypes.get_errno()
     finally:
         os.close(fd)
 
