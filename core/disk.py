@@ -75,6 +75,16 @@ def _sync_file_range() -> Any:
     return call
 
 
+def _block_device(paths: Iterable[str]) -> str:
+    """The name of the one that holds all these directories; none is called so if it is not one."""
+    try:
+        device, *others = {os.stat(path).st_dev for path in paths}
+        block = os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+    except OSError:
+        return "?"
+    return "?" if others else os.path.basename(block)
+
+
 class Disk(Eyes):
     """The real thing. A test's subclass counts the calls and fails, or kills, at one of them."""
 
@@ -121,19 +131,23 @@ class Disk(Eyes):
 
         So it is with the journal of ext4 or xfs, of which every sync commits all until then.
         """
+        name = _block_device(paths)
         try:
-            device, *others = {os.stat(path).st_dev for path in paths}
-            block = os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
-        except OSError:
-            return False
-        if others:
-            return False
-        name = os.path.basename(block)
-        try:
-            options = self.read_file(f"/proc/fs/ext4/{name}/options").split()
+            options = self._ext4_options(name)
         except OSError:
             return os.path.isdir(f"/sys/fs/xfs/{name}/log")
         return IN_ORDER.issubset(options) and os.path.isdir(f"/proc/fs/jbd2/{name}-8")
+
+    def has_no_journal(self, path: str) -> bool:
+        """Whether a directory lies on an ext4 without one."""
+        try:
+            options = self._ext4_options(_block_device([path]))
+        except OSError:
+            return False
+        return not any(option.startswith(b"data=") for option in options)
+
+    def _ext4_options(self, device: str) -> list[bytes]:
+        return self.read_file(f"/proc/fs/ext4/{device}/options").split()
 
     def sync_fs(self, fd: int) -> None:
         """Syncs the whole file system that a directory lies on: one call for many files.

@@ -46,6 +46,12 @@ GATE = 0.05
 BREATH = 0.02
 """Between two tries, so that those who were kept waiting come first."""
 STALE_SECONDS = 86_400.0
+LAID_OUT = (
+    *("", "objects", "objects/pack", "objects/info", "refs", "refs/heads", "refs/turnmark"),
+    *("turnmark", "turnmark/tmp", "turnmark/locks", "turnmark/workspaces", "turnmark/cache"),
+    "turnmark/journal",
+)
+"""The directories of a store."""
 ROOM, LONG = 128, "-" * 230
 """So many names of so many letters are as long as those of 250 packs, with their indexes."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -166,10 +172,8 @@ class Store:
 
     def _build(self) -> None:
         """Makes what is missing; the layout file comes last and says that the rest is there."""
-        for name in ("turnmark", "objects/pack", "objects/info", "refs/heads", "refs/turnmark"):
+        for name in LAID_OUT:
             self.disk.make_dirs(f"{self.base}/{name}")
-        for name in ("tmp", "locks", "workspaces", "cache", "journal"):
-            self.disk.make_dirs(f"{self.base}/turnmark/{name}")
         self._write_once("HEAD", b"ref: refs/heads/main\n")
         self._write_once("config", CONFIG.encode())
         layout = {"layout": LAYOUT, "min_reader": LAYOUT, "min_writer": LAYOUT}
@@ -179,10 +183,18 @@ class Store:
         reserve.keep(self.disk, self.base)
 
     def _sync_new(self) -> None:
-        if not self.order.is_kept:
+        """Where one sync will not do for all of it: the directories, and those that lead to it,
+        which may be new as well."""
+        if self.order.is_kept:
+            return
+        if self.disk.has_no_journal(self.packs_in):
             self._make_room()
-            with self.disk.opened(self.base, DIRECTORY) as fd:
-                self.disk.sync_fs(fd)
+        self.disk.sync_dirs([f"{self.base}/{name}" for name in LAID_OUT])
+        above = self.base
+        while (up := os.path.dirname(above)) != above:
+            above = up
+            with suppress(PermissionError):  # then it is not ours, and was there
+                self.disk.sync_dir(above)
 
     def _make_room(self) -> None:
         """Without a journal ext4 may lose names that were synced long ago when it divides a block

@@ -29,6 +29,9 @@ class Told(Disk):
     def keeps_order(self, paths: Iterable[str]) -> bool:
         return self.in_order
 
+    def has_no_journal(self, path: str) -> bool:
+        return not self.in_order
+
     def at(self, line: str) -> int:
         return self.log.index(line)
 
@@ -176,12 +179,23 @@ def test_the_directory_of_packs_has_room_from_the_beginning(tmp_path: Path) -> N
     disk = Told()
     store = Store.create(str(tmp_path / "store"), disk)
     assert sum(line.startswith("link writing-") for line in disk.log) == ROOM - 1
-    assert disk.at("sync_fs store") > disk.at(f"unlink writing-{ROOM - 1:03}{LONG}")
+    assert disk.at("fsync pack") > disk.at(f"unlink writing-{ROOM - 1:03}{LONG}")
     assert os.listdir(store.packs_in) == []
     assert (ROOM - 1) * len(LONG) > 6 * 4096
     disk.log.clear()
     Store.create(store.base, disk)
     assert disk.log == []
+
+
+def test_a_new_store_and_all_that_leads_to_it_is_synced_before_it_counts(tmp_path: Path) -> None:
+    disk = Told()
+    Store.create(str(tmp_path / "new/home/store"), disk)
+    counts = disk.at("rename layout.json")
+    synced = {line.removeprefix("fsync ") for line in disk.log[:counts] if "fsync" in line}
+    made = {os.path.basename(path) for path, _, _ in os.walk(tmp_path / "new")}
+    assert made | {tmp_path.name} <= synced
+    for place in ("new", "home", "store"):
+        assert f"fsync {place}" in disk.log[disk.at(f"mkdir {place}") : counts]
 
 
 def test_a_store_is_made_also_where_there_is_no_such_room(tmp_path: Path) -> None:
