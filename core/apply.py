@@ -8,7 +8,8 @@ Order of operations, and what is true if the process dies after each:
 4. steps, each one rename: a path is in its old or its new state, and what was displaced lies in
    staging, where it stays until the store is known to hold it;
 5. touched directories synced; the result is recorded as a snapshot (by the caller);
-6. staging emptied: what the store holds is unlinked, the rest when that is stored as well;
+6. staging emptied: what the store holds is unlinked, the rest when that is stored as well; the
+   directory is gone, durably, before
 7. journal removed: done. A marker without a journal means nothing.
 
 No byte is ever unlinked, truncated or overwritten in place. Whatever turns out not to be what the

@@ -385,9 +385,9 @@ def _dropped_path(store: Store) -> str:
 
 def size_on_disk(store: Store) -> int:
     """What the store takes of the disk: objects, references, caches, directories; not its reserve,
-    of which nothing can be dropped."""
+    nor the room for the names of packs, of which nothing can be dropped."""
     total = 0
-    waiting, reserve = [store.base], f"{store.base}/{RESERVE}"
+    waiting, kept = [store.base], {f"{store.base}/{RESERVE}", store.packs_in}
     while waiting:
         path = waiting.pop()
         try:
@@ -397,6 +397,6 @@ def size_on_disk(store: Store) -> int:
                     waiting += [entry.path for entry in found]
         except FileNotFoundError:  # a temporary file of a writer
             continue
-        if path != reserve:
+        if path not in kept:
             total += max(info.st_blocks * 512, info.st_size)
     return total

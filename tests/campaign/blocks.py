@@ -260,6 +260,6 @@ PLAIN = Part(
     "blocks-plain",
     "the same on ext4 without a journal, mended by e2fsck as at a boot",
     partial(blocks, WITHOUT),
-    {"ci": 120, "night": 3_000, "release": 20_000},
+    {"ci": 80, "night": 3_000, "release": 20_000},
     needs=(MOUNTS, "loop", "fuse", "ext4", "git"),
 )
