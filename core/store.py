@@ -47,11 +47,11 @@ BREATH = 0.02
 """Between two tries, so that those who were kept waiting come first."""
 STALE_SECONDS = 86_400.0
 LAID_OUT = (
-    *("", "objects", "objects/pack", "objects/info", "refs", "refs/heads", "refs/turnmark"),
     *("turnmark", "turnmark/tmp", "turnmark/locks", "turnmark/workspaces", "turnmark/cache"),
-    "turnmark/journal",
+    *("turnmark/journal", "objects", "objects/pack", "objects/info"),
+    *("refs", "refs/heads", "refs/turnmark"),
 )
-"""The directories of a store."""
+"""The directories of a store; by the first one it is known to be ours."""
 ROOM, LONG = 128, "-" * 230
 """So many names of so many letters are as long as those of 250 packs, with their indexes."""
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -190,11 +190,11 @@ class Store:
         if self.disk.has_no_journal(self.packs_in):
             self._make_room()
         self.disk.sync_dirs([f"{self.base}/{name}" for name in LAID_OUT])
-        above = self.base
-        while (up := os.path.dirname(above)) != above:
-            above = up
+        place, below = self.base, ""
+        while place != below:
             with suppress(PermissionError):  # then it is not ours, and was there
-                self.disk.sync_dir(above)
+                self.disk.sync_dir(place)
+            place, below = os.path.dirname(place), place
 
     def _make_room(self) -> None:
         """Without a journal ext4 may lose names that were synced long ago when it divides a block
