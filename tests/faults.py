@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from core.disk import Disk
+from tests.stores import Unsynced
 
 MUTATING = (
     *("write_some", "fsync", "write_out", "sync_fs", "mkdir", "rmdir", "unlink", "symlink"),
@@ -19,8 +20,11 @@ MUTATING = (
 """And `open` where it creates."""
 
 
-class FaultyDisk(Disk):
-    """Owns a count of the changing verbs, and does what it is told at one of them."""
+class FaultyDisk(Unsynced):
+    """Owns a count of the changing verbs, and does what it is told at one of them.
+
+    Syncs are counted, and not waited for: processes die and calls fail here, but no power.
+    """
 
     def __init__(
         self,
@@ -58,7 +62,7 @@ class FaultyDisk(Disk):
 
 
 def _counted(verb: str) -> Callable[..., Any]:
-    real = getattr(Disk, verb)
+    real = getattr(Unsynced, verb)
 
     def method(self: FaultyDisk, *arguments: Any, **options: Any) -> Any:
         self.step(verb)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -24,13 +26,21 @@ ALL = RuleSet(exclude=(), gitignore=False)
 
 
 class Unsynced(Disk):
-    """For tests in which no power fails: they need not wait for what that would cost."""
+    """For tests in which no power fails: they need not wait for what that would cost. What could
+    not be synced is an error all the same."""
 
     def fsync(self, fd: int) -> None:
-        """Left to the system."""
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def sync_fs(self, fd: int) -> None:
-        """Left to the system."""
+        self.fsync(fd)
+
+    def write_out(self, fd: int, *, wait: bool) -> None:
+        self.fsync(fd)
+
+
+UNSYNCED = Unsynced()
 
 
 class Bench:
@@ -42,7 +52,7 @@ class Bench:
         self.path = base / name
         self.path.mkdir(parents=True, exist_ok=True)
         self.home = base / "home"
-        self.store = Store.create(f"{self.home}/store")
+        self.store = Store.create(f"{self.home}/store", UNSYNCED)
         self.root: Root = check_root(
             REAL, str(self.path), home=str(base / "nobody"), store=self.store.base
         )
@@ -54,7 +64,7 @@ class Bench:
             self._recorder = Recorder(self.store, self.root, self.rules)
         return self._recorder
 
-    def reopen(self, disk: Disk = REAL) -> Recorder:
+    def reopen(self, disk: Disk = UNSYNCED) -> Recorder:
         """As a new process would."""
         self.close()
         self.store = Store.open(self.store.base, disk)

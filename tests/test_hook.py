@@ -377,6 +377,7 @@ VALUES = st.dictionaries(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text('"\\{}[]a\n\u00e4'),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=10,  # of each value; with 100 nearly all the time goes into drawing them
     ),
 )
 

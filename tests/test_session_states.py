@@ -37,7 +37,7 @@ from core.turns import begin, end
 from core.undo import replay
 from core.without import Side
 from tests.scribbling import scribble
-from tests.stores import Bench, Unsynced, fsck
+from tests.stores import Bench, fsck
 from tests.test_states import with_path_of
 from tests.trees import Image, image
 
@@ -73,7 +73,7 @@ class Sessions(RuleBasedStateMachine):
         super().__init__()
         self.base = Path(tempfile.mkdtemp(prefix="turnmark-sessions-"))
         self.bench = Bench(self.base)
-        self.bench.reopen(Unsynced())
+        self.bench.reopen()
         self.stretches: list[Stretch] = []
         self.running: set[str] = set()
         self.undos: list[Back] = []
@@ -353,7 +353,7 @@ class Sessions(RuleBasedStateMachine):
         self.pruned = len(self.stretches)
         limits = Policy(max_points=most, burst_hours=0, burst_turns=0)
         assert not prune(self.bench.store, limits, now_ns=time.time_ns()).errors
-        self.bench.reopen(Unsynced())
+        self.bench.reopen()
         found = replay(self.bench.history().marks())
         assert len(found.undo) <= len(self.undos)
         assert len(found.redo) <= len(self.redos)
@@ -365,7 +365,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        self.bench.reopen(Unsynced())
+        self.bench.reopen()
 
     @invariant()
     def nothing_is_left_behind(self) -> None:

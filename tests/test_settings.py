@@ -455,7 +455,12 @@ def test_one_session_needs_no_file(nobody, make_context):
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text()
 TREES = st.dictionaries(
-    st.text(), st.recursive(SCALARS, lambda x: st.lists(x) | st.dictionaries(st.text(), x))
+    st.text(),
+    st.recursive(
+        SCALARS,
+        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+        max_leaves=10,  # of each value; with 100 nearly all the time goes into drawing them
+    ),
 )
 
 

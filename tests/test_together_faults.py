@@ -18,7 +18,7 @@ from core.rollback import Request, undo_request
 from core.store import Store
 from core.together import Part, Together, rollback_all
 from tests.faults import FaultyDisk, dies, failing
-from tests.stores import ALL, Bench, Unsynced, fsck
+from tests.stores import ALL, Bench, fsck
 from tests.trees import File, Image, Leaf, build, image
 
 DEEP = bool(os.environ.get("TURNMARK_DEEP"))
@@ -32,7 +32,7 @@ class Session:
     def __init__(self, base: Path) -> None:
         self.benches = [Bench(base, name=name) for name in ("one", "two")]
         for bench in self.benches:
-            bench.reopen(Unsynced())
+            bench.reopen()
         self.requests: list[Request] = []
         self.before: list[Image] = []
         self.now: list[Image] = []
@@ -68,7 +68,7 @@ class Session:
     def recover(self) -> None:
         """As the next command in each workspace does; after it nothing is left over."""
         for bench in self.benches:
-            bench.reopen(Unsynced())
+            bench.reopen()
             bench.finish()
             assert not bench.finish()
             bench.recorder.take()
@@ -104,19 +104,10 @@ class Session:
             bench.close()
 
 
-class Quick(FaultyDisk):
-    """Counts the syncs, and does not wait for them: no power fails here."""
-
-    def fsync(self, fd: int) -> None:
-        self.step("fsync")
-
-    def sync_fs(self, fd: int) -> None:
-        self.step("sync_fs")
-
-
-def quick(disk: Disk) -> Quick:
+def another(disk: Disk) -> FaultyDisk:
+    """With a count of its own."""
     assert isinstance(disk, FaultyDisk)
-    return Quick(disk.at, disk.strike, lasting=disk.lasting)
+    return FaultyDisk(disk.at, disk.strike, lasting=disk.lasting)
 
 
 class FullBelow(Disk):
@@ -131,7 +122,7 @@ class FullBelow(Disk):
         return super().write_some(fd, data)
 
 
-class NoNames(Quick):
+class NoNames(FaultyDisk):
     """Lets no file below one directory change its name; staging there works."""
 
     def __init__(self, top: Path, disk: FaultyDisk | None = None) -> None:
@@ -196,7 +187,7 @@ def test_an_error_at_any_step_leaves_no_half_and_loses_nothing(
     while True:
         at += 1 if DEEP else 7
         session = Session(tmp_path / str(at))
-        disk = Quick(at, failing(number), lasting=lasting)
+        disk = FaultyDisk(at, failing(number), lasting=lasting)
         told: list[set[bytes]] = []
         try:
             done = session.go(disk, disk)
@@ -220,7 +211,7 @@ def test_killed_at_every_step_all_of_them_are_finished_or_none(tmp_path: Path) -
         session = Session(tmp_path / str(at))
 
         def run(disk: Disk, session: Session = session) -> None:
-            one = quick(disk)
+            one = another(disk)
             session.go(one, one)
 
         if not dies(run, at):

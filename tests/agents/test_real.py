@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from contextlib import ExitStack
 
 import pytest
 
@@ -30,7 +31,7 @@ def until(condition):
 
 @pytest.fixture
 def drive(tmp_path):
-    with Model() as model:
+    with ExitStack() as models:
         made = []
 
         def make(name: str) -> Driven:
@@ -40,7 +41,7 @@ def drive(tmp_path):
             live = Live(tmp_path)
             project = live.workspace("project")
             build(project, BEFORE)
-            driven = Driven(real, live, model, project)
+            driven = Driven(real, live, models.enter_context(Model()), project)
             made.append(driven)
             return driven
 
