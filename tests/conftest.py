@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pwd
 import signal
@@ -29,14 +28,6 @@ settings.load_profile("deep" if os.environ.get("TURNMARK_DEEP") else "default")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # as in a shell's background job: programs that the tests interrupt would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_collection_finish() -> None:
-    """Thousands of collected tests are no garbage: they are not looked through again each time
-    that a test makes some, nor copied page by page into the children that faults kill."""
-    gc.collect()
-    gc.freeze()
-
 
 FOREIGN = ("GIT_", "XDG_", "TURNMARK_", "_TURNMARK_")
 
