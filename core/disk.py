@@ -377,11 +377,11 @@ class Disk(Eyes):
             self.discard(fresh)
 
     def _swap(self, one: str, other: str) -> bool:
-        """False if the other has gone, or names cannot be exchanged here."""
+        """False if the other has gone, or names cannot be exchanged here, or by us."""
         try:
             self.exchange(os.fsencode(one), os.fsencode(other), FROM_HERE, FROM_HERE)
         except OSError as error:
-            if error.errno in UNSUPPORTED or error.errno == errno.ENOENT:
+            if error.errno in UNSUPPORTED | {errno.ENOENT, errno.EPERM}:
                 return False
             raise
         return True

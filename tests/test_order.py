@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -171,6 +172,19 @@ def test_where_names_cannot_be_exchanged_one_is_replaced_all_the_same(
     disk = Told()
     for data in (b"old", b"new"):
         disk.replace(str(tmp_path / "a"), data)
+    assert ((tmp_path / "a").read_bytes(), os.listdir(tmp_path)) == (b"new", ["a"])
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL])
+def test_where_somebody_forbids_it_one_is_replaced_all_the_same(
+    tmp_path: Path, number: int
+) -> None:
+    class Forbidding(Told):
+        def exchange(self, old: bytes, new: bytes, at: int, to: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+    for data in (b"old", b"new"):
+        Forbidding().replace(str(tmp_path / "a"), data)
     assert ((tmp_path / "a").read_bytes(), os.listdir(tmp_path)) == (b"new", ["a"])
 
 
