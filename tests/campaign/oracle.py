@@ -113,8 +113,7 @@ class Judge:
         self._aim = commit
         image = self._acked_image(commit)
         if image is None:
-            with Reader(self.ground.store) as reader:
-                image = reader.snapshot(commit)
+            image = self._referenced_image(commit)
         if image is None:  # pruned since, by the same life: nothing to compare with
             self._on_astray()
         elif self.may_be:
@@ -126,6 +125,13 @@ class Judge:
     def _acked_image(self, commit: str) -> Image | None:
         found = self.acks.get(commit)
         return self.ground.kept_image(found[1]) if found else None
+
+    def _referenced_image(self, commit: str) -> Image | None:
+        """Of what nothing refers to any more, a sweep may have left the commit without its tree."""
+        if commit not in references(self.ground.store).values():
+            return None
+        with Reader(self.ground.store) as reader:
+            return reader.snapshot(commit)
 
     def _on_done(self, image: str, extent: str) -> None:
         now = self.ground.kept_image(image)
