@@ -15,7 +15,8 @@ trees and stays, and git where a store is repacked or a predecessor's is read.
   order: contents before names, names before later names, and what that takes
   objects, packform: git objects, and the format of packs, to bytes and back
   packs, packing, whereabouts: packs read and checked; packs written; which of them holds what
-  reserve, refs, store: a megabyte to give up; references; the store: objects, locks, layout
+  reserve, refs: a megabyte to give up; references
+  writer, store: the objects of one change; all of them, locks, layout
   gitignore, rules, about: .gitignore syntax; what is captured; what a git tree cannot say of it
   roots: which directories may be watched, and what they are called
   reading: one file, whole or known to be torn

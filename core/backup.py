@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 from .consolidate import PATIENCE
 from .disk import CHUNK, Disk
-from .errors import BadInput, Busy, Damaged
+from .errors import BadInput, Busy, Damaged, explain
 from .refs import Refs
 from .repair import write_packed
-from .store import Store, explain
+from .store import Store
 from .verify import Verified, loose_objects, verify
 
 PACKS = "objects/pack"

@@ -12,9 +12,9 @@ import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from .errors import Refused
+from .errors import Refused, explain
 from .proofs import DIRECTORY
-from .store import WAIT, Store, explain
+from .store import WAIT, Store
 from .sweep import size_on_disk
 from .timeline import root_shown
 

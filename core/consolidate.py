@@ -44,7 +44,8 @@ from .packform import (
 from .packing import HELD_BYTES, TEMPORARY, PackWriter, recompressed
 from .packs import HINT, Pack
 from .refs import TOP
-from .store import PACK_OBJECTS, Store, Writer
+from .store import Store
+from .writer import PACK_OBJECTS, Writer
 
 MANY_PACKS = 64
 SMALL_BYTES = 50 * 1000 * 1000

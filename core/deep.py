@@ -26,9 +26,9 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from .consolidate import check_pack, has_room, is_kept
-from .errors import Busy
+from .errors import Busy, explain
 from .packs import Pack
-from .store import Store, explain
+from .store import Store
 from .sweep import Sweep, Swept, sync_pack
 
 GivesWay = Callable[[], bool]

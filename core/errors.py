@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
 
 class TurnmarkError(Exception):
     """Something failed; nothing was acknowledged."""
@@ -34,3 +38,21 @@ class Damaged(TurnmarkError):
 
 class Refused(TurnmarkError):
     """A rollback that would need the plan's hash, or that may not be made at all."""
+
+
+def explain(error: OSError, what: str, where: str) -> TurnmarkError:
+    """A system error as a sentence with a way out."""
+    if error.errno in NO_SPACE:
+        return TurnmarkError(
+            f"Could not {what}: the disk of {where} is full.",
+            "Free some space, or run `turnmark store prune --max-size-mb N`.",
+        )
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return TurnmarkError(
+            f"Could not {what}: {where} is read-only for you ({error.strerror}).",
+            "Make it writable, or name another store with --home.",
+        )
+    return TurnmarkError(
+        f"Could not {what}: {error.strerror} ({error.filename or where}).",
+        "Nothing was acknowledged; try again when the cause is gone.",
+    )

@@ -15,7 +15,8 @@ from .model import EMPTY_TREE, FILE, TREE, Entry, Mark, MarkKind, Oid, Snapshot,
 from .objects import encode_commit, encode_tag, encode_tree, header_oid, parse_headers
 from .packs import HINT
 from .refs import TOP, ref_name
-from .store import Store, Writer
+from .store import Store
+from .writer import Writer
 
 VERSION = 1
 FIRST_NS, BEYOND_NS = -62_135_596_800 * 10**9, 253_402_300_800 * 10**9

@@ -26,7 +26,7 @@ from typing import IO, Literal
 from .about import About, Usual, decode_about, encode_about, note
 from .diff import diff_trees, entry_at
 from .disk import Disk
-from .errors import BadInput, Damaged, TurnmarkError
+from .errors import BadInput, Damaged, TurnmarkError, explain
 from .history import History, mark_ref, pin_ref, snapshot_ref, write_mark, write_snapshot
 from .model import (
     EMPTY_TREE,
@@ -48,8 +48,9 @@ from .proofs import DIRECTORY
 from .recorder import Recorder
 from .roots import Root, place_of, root_of
 from .rules import RuleSet, is_git_alias
-from .store import Store, Writer, explain, registry_path
+from .store import Store, registry_path
 from .turns import label_of
+from .writer import Writer
 
 NOTE = "imported"
 """What every imported snapshot is noted with; one without it is the workspace's own."""

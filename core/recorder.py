@@ -25,7 +25,7 @@ from .about import About, Usual, decode_about, encode_about, notes_of
 from .begun import Begun
 from .beneath import Beneath
 from .diff import diff_trees
-from .errors import Damaged, TurnmarkError
+from .errors import Damaged, TurnmarkError, explain
 from .gitcontext import git_context
 from .history import History, MarkSpec, mark_ref, snapshot_ref, write_mark, write_snapshot
 from .model import (
@@ -47,8 +47,9 @@ from .refs import ref_name
 from .roots import Root, place_of
 from .rules import RuleSet
 from .scan import Changes, Look
-from .store import Store, Writer, explain, registry_path
+from .store import Store, registry_path
 from .worktree import WorkTree
+from .writer import Writer
 
 Clock = Callable[[], int]
 

@@ -24,13 +24,13 @@ from typing import Literal
 from . import reserve
 from .consolidate import PATIENCE, compact, has_room
 from .deep import repack
-from .errors import Busy, Damaged
+from .errors import NO_SPACE, Busy, Damaged
 from .history import History, workspaces
 from .keeping import HOUR_NS, Book, Kept, Policy, Row, ages, keep, states_of
 from .model import Oid
 from .presence import State, record_of, state_of
 from .refs import TOP, ref_name
-from .store import NO_SPACE, Store, registry_path
+from .store import Store, registry_path
 from .sweep import Reach, Swept, drop_refs, reclaim, size_on_disk
 
 ROUNDS = 8

@@ -16,7 +16,7 @@ from .begun import Begun
 from .beneath import Beneath
 from .diff import entry_at, files_of
 from .edits import Edits
-from .errors import BadInput, Damaged
+from .errors import BadInput, Damaged, explain
 from .gitcontext import from_json, git_context, moved
 from .history import History, MarkSpec, read_snapshot
 from .journal import Journal, JournalFile
@@ -26,7 +26,7 @@ from .recorder import Recorder
 from .staged import Work, clear_staging, journal_file, staged, take_back
 from .staging import Staging
 from .states import seen_state, stored_state
-from .store import Store, explain
+from .store import Store
 from .undo import Act, Op, Past, Steps, Turns, act_name, replay
 
 NAMED = 10

@@ -23,9 +23,8 @@ from typing import Any, Literal
 import yaml
 
 from .disk import GONE, REAL, Disk
-from .errors import BadInput, Busy, TurnmarkError
+from .errors import BadInput, Busy, TurnmarkError, explain
 from .model import Mark, rfc3339
-from .store import explain
 
 State = dict[str, Any]
 Clock = Callable[[], int]

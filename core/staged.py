@@ -15,7 +15,7 @@ from typing import Any
 
 from .apply import Transaction
 from .beneath import Beneath
-from .errors import TurnmarkError
+from .errors import TurnmarkError, explain
 from .history import MarkSpec
 from .journal import Journal, JournalFile
 from .model import Oid, show_path
@@ -23,7 +23,6 @@ from .plan import Left, State, Step, make_plan
 from .recorder import Recorder
 from .staging import Staging, clear, sort_out
 from .states import stored_state
-from .store import explain
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ Knows packs and references; not what a workspace's tree looks like or which poin
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -13,27 +12,24 @@ import stat
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
-from typing import NamedTuple
 
 from . import reserve
 from .disk import HALF_WRITTEN, REAL, Disk
-from .errors import Busy, Damaged, NoStore, TurnmarkError
+from .errors import Busy, Damaged, NoStore, TurnmarkError, explain
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
 from .order import Order
-from .packing import TEMPORARY, Alone, PackWriter, wake_workers
+from .packing import TEMPORARY, wake_workers
 from .packs import HINT, Pack
-from .proofs import DIRECTORY
-from .refs import Ready, RefStore
+from .refs import RefStore
 from .spares import Spares
 from .whereabouts import Whereabouts
+from .writer import Writer
 
 LAYOUT = 1
-PACK_BYTES = 100_000_000
-PACK_OBJECTS = 20_000
 FILES_OF_A_TURN = 4
 """A pack and its index; and those of a large file."""
 REFS_OF_A_TURN = 2
@@ -54,7 +50,6 @@ LAID_OUT = (
 """The directories of a store; by the first one it is known to be ours."""
 ROOM, LONG = 128, "-" * 230
 """So many names of so many letters are as long as those of 250 packs, with their indexes."""
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 FSCK_IGNORED = (
     *("gitmodulesUrl", "gitmodulesName", "gitmodulesSymlink", "gitmodulesParse", "gitmodulesBlob"),
@@ -71,14 +66,6 @@ CONFIG = (
     "[gc]\n\tauto = 0\n\tpruneExpire = 2.weeks.ago\n[maintenance]\n\tauto = false\n"
     "[log]\n\tshowRoot = false\n[fsck]\n"
 ) + "".join(f"\t{name} = ignore\n" for name in FSCK_IGNORED)
-
-
-class Stored(NamedTuple):
-    """What one write left on disk."""
-
-    packs: list[str]
-    objects: int
-    bytes: int
 
 
 class Store:
@@ -623,184 +610,6 @@ class Store:
         return False
 
 
-class Writer:
-    """Owns the new objects of one change; `publish` is the only step after which they count."""
-
-    def __init__(self, store: Store, *, in_haste: bool = False) -> None:
-        self.store = store
-        self.in_haste = in_haste
-        self.objects = 0
-        self.size = 0
-        self._pack: PackWriter | None = None
-        self._alone: list[Alone] = []
-        self._finished: list[Pack] = []
-        self._written: set[Oid] = set()
-        self._ready: list[Ready] = []
-        self._open = ExitStack()
-        store.follow()  # the lock is held: what is there now stays until it is given back
-        self._loose = store.may_have_loose()
-
-    def add(self, kind: Kind, data: bytes, oid: Oid | None = None) -> Oid:
-        """Stores an object unless the store, or this change, holds it."""
-        oid = oid or hash_object(kind, data)
-        try:
-            if not self.holds(oid):
-                if self._is_ahead(data, oid):
-                    return oid
-                pack = self._open_pack()
-                pack.add(kind, oid, data)
-                self.objects += 1
-                if pack.size > PACK_BYTES or len(pack) >= PACK_OBJECTS:
-                    self._finish_pack()  # memory stays flat, an interruption cheap
-        except OSError as error:
-            raise explain(error, "write to the store", self.store.base) from error
-        return oid
-
-    def blob_id(self, data: bytes, *, is_new: bool = True) -> Oid:
-        """Of what is new by all signs, and so added next; if it is large and somebody waits, it is
-        written meanwhile."""
-        if is_new and self.in_haste:
-            self._write_ahead(data)
-        return hash_object("blob", data)
-
-    def _write_ahead(self, data: bytes) -> None:
-        """A favour: what fails here fails again where it is added, and is told of there."""
-        if Alone.suits(len(data), sum(len(alone.data) for alone in self._alone)):
-            store = self.store
-            with suppress(OSError):
-                self._alone.append(Alone(store.disk, store.packs_in, store.spares, data))
-
-    def _is_ahead(self, data: bytes, oid: Oid) -> bool:
-        """Whether it is being written already."""
-        if not self._alone or self._alone[-1].data is not data:
-            return False
-        self._alone[-1].oid = oid
-        self._written.add(oid)
-        self.objects += 1
-        return True
-
-    def holds(self, oid: Oid) -> bool:
-        return (
-            oid in self._written
-            or (self._pack is not None and oid in self._pack)
-            or self.store.packed(oid)
-            or (self._loose and self.store.has_loose(oid))
-        )
-
-    def _open_pack(self) -> PackWriter:
-        if self._pack is None:
-            store = self.store
-            self._pack = PackWriter(
-                store.disk, store.packs_in, store.spares, in_haste=self.in_haste
-            )
-        return self._pack
-
-    def _finish_pack(self) -> None:
-        """Where more are to come."""
-        if self._pack is not None:
-            self._place([self._pack])
-            self._pack = None
-
-    def _finish_all(self, along: Sequence[int]) -> None:
-        packs = [*self._written_ahead(), *([self._pack] if self._pack is not None else [])]
-        self._place(packs, along)
-        self._alone, self._pack = [], None
-
-    def _written_ahead(self) -> list[PackWriter]:
-        """What nobody wanted after all leaves first, as there may be little room; what could not be
-        written by itself goes the way of the others, where it is compressed."""
-        wanted = [alone for alone in self._alone if alone.oid is not None]
-        for alone in [alone for alone in self._alone if alone.oid is None]:
-            self._alone.remove(alone)
-            alone.drop()
-        packs = []
-        for alone in wanted:
-            assert alone.oid is not None
-            try:
-                packs.append(alone.pack_of(alone.oid))
-            except OSError:
-                self._alone.remove(alone)
-                alone.drop()
-                self._open_pack().add("blob", alone.oid, alone.data)
-        return packs
-
-    def _place(self, packs: Sequence[PackWriter], along: Sequence[int] = ()) -> None:
-        """Always in order, and read back first: of an object that is seen, another writer may make
-        a durable point."""
-        fds = [fd for pack in packs for fd in pack.seal()]
-        self.store.order.contents([*fds, *along])
-        for pack in packs:
-            pack.check()
-        for pack in packs:
-            self._finished.append(self.store.open_pack(pack.place(), pack.index))
-            self.size += pack.size
-            self._written.update(pack.entries)
-
-    def settle(self, *, sync: bool, refs: Iterable[tuple[str, Oid]] = ()) -> Stored:
-        """Reads back what was added and puts it in place, in order; only then may a reference be
-        made.
-
-        The references that are to be published then are written already, but for their names.
-        Without `sync` the references may be lost in a power cut: the last changes then are, whole.
-        """
-        for name, oid in refs:
-            self._ready.append(self._open.enter_context(self.store.refs.ready(name, oid)))
-        along = [one.fd for one in self._ready]
-        self._finish_all(along)
-        if self._finished:
-            self.store.order.names(self.store.packs_in)
-        self._remember_unsynced(sync=sync)
-        finished, self._finished = self._finished, []
-        self.store.add_packs(finished)
-        return Stored([pack.path for pack in finished], self.objects, self.size)
-
-    def _remember_unsynced(self, *, sync: bool) -> None:
-        """A durable answer also vouches for what an earlier change wrote without syncing; where the
-        order is kept, its own sync does."""
-        disk, marker = self.store.disk, f"{self.store.base}/turnmark/unsynced"
-        if not sync:
-            if not (self.store.order.is_kept or disk.exists(marker)):
-                disk.replace(marker, b"", sync=False)
-        elif disk.exists(marker):
-            with disk.opened(self.store.base, DIRECTORY) as fd:
-                disk.sync_fs(fd)
-            disk.discard(marker)
-
-    def publish(self, *, sync: bool) -> None:
-        """Makes the references that were made ready."""
-        self.store.refs.place(self._ready, sync=sync)
-        self._open.close()
-        self._ready = []
-
-    def drop(self) -> None:
-        """Lets go of what was not settled; finished packs stay, harmless and unreferenced."""
-        with ExitStack() as unfinished:
-            unfinished.callback(self._open.close)
-            if self._pack is not None:
-                unfinished.callback(self._pack.drop)
-            for alone in self._alone:
-                unfinished.callback(alone.drop)
-            self._alone, self._pack = [], None
-
-
 def registry_path(store: Store, workspace: str) -> str:
     """Where it is noted which directory a workspace is."""
     return f"{store.base}/turnmark/workspaces/{workspace}.json"
-
-
-def explain(error: OSError, what: str, where: str) -> TurnmarkError:
-    """A system error as a sentence with a way out."""
-    if error.errno in NO_SPACE:
-        return TurnmarkError(
-            f"Could not {what}: the disk of {where} is full.",
-            "Free some space, or run `turnmark store prune --max-size-mb N`.",
-        )
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return TurnmarkError(
-            f"Could not {what}: {where} is read-only for you ({error.strerror}).",
-            "Make it writable, or name another store with --home.",
-        )
-    return TurnmarkError(
-        f"Could not {what}: {error.strerror} ({error.filename or where}).",
-        "Nothing was acknowledged; try again when the cause is gone.",
-    )

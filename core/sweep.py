@@ -35,13 +35,13 @@ from .consolidate import (
     rebuild_views,
     unlink_hidden,
 )
-from .errors import Damaged, TurnmarkError
+from .errors import NO_SPACE, Damaged, TurnmarkError, explain
 from .model import EMPTY_TREE, Oid
 from .objects import references
 from .packs import Pack
 from .refs import TOP
 from .reserve import NAME as RESERVE
-from .store import NO_SPACE, STALE_SECONDS, Store, explain
+from .store import STALE_SECONDS, Store
 
 DEAD_SHARE = 0.1
 """A pack with no more dead bytes than this is not worth copying."""

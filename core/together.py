@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from .errors import TurnmarkError
+from .errors import TurnmarkError, explain
 from .history import History
 from .recorder import Recorder
 from .rollback import (
@@ -45,7 +45,6 @@ from .rollback import (
     work_of,
 )
 from .staged import Staged, journal_file, staged
-from .store import explain
 from .undo import replay
 
 UNTOUCHED = "No workspace was changed."

@@ -32,7 +32,8 @@ from core.packform import (
 from core.packing import Alone, PackWriter
 from core.packs import RECENT, Pack
 from core.spares import Spares
-from core.store import Store, Stored, Writer
+from core.store import Store
+from core.writer import Stored, Writer
 from tests.stores import fsck, held_below
 
 Objects = dict[Oid, tuple[Kind, bytes]]
@@ -636,7 +637,7 @@ def test_all_that_gets_a_name_was_settled_before(
 def test_what_does_not_seem_to_be_new_is_not_written_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.store.Alone", None)
+    monkeypatch.setattr("core.writer.Alone", None)
     store, data = Store.create(str(tmp_path / "store")), of_size(1_300_000)
     with store.writing(in_haste=True) as writer:
         assert writer.blob_id(data, is_new=False) == hash_object("blob", data)
@@ -690,7 +691,7 @@ def test_one_that_cannot_be_dropped_keeps_no_other_from_it(
 def test_a_change_of_many_objects_is_split_and_loses_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.store.PACK_OBJECTS", 10)
+    monkeypatch.setattr("core.writer.PACK_OBJECTS", 10)
     store = Store.create(str(tmp_path / "store"))
     objects = blobs(*(b"%d" % n for n in range(45)))
     with store.writing() as writer:
@@ -705,7 +706,7 @@ def test_a_change_of_many_objects_is_split_and_loses_none(
 def test_a_change_of_many_bytes_is_split_and_loses_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.store.PACK_BYTES", 2_000_000)
+    monkeypatch.setattr("core.writer.PACK_BYTES", 2_000_000)
     store = Store.create(str(tmp_path / "store"))
     rng = random.Random(5)
     objects = blobs(*(rng.randbytes(300_000) for _ in range(30)))

@@ -38,9 +38,10 @@ from core.recorder import Recorder, Taken, TreesOnly
 from core.rules import RuleSet
 from core.scan import Deepest
 from core.splice import Outcome, Splicer
-from core.store import Store, Writer
+from core.store import Store
 from core.worktree import Dir as Record
 from core.worktree import WorkTree
+from core.writer import Writer
 from tests.campaign.paths import CHANGED, Sentry
 from tests.stores import ALL, Bench, fsck
 from tests.trees import Dir, File, Image, Leaf, Link, build, image

@@ -38,6 +38,7 @@ import core.staged
 import core.staging
 import core.store
 import core.sweep
+import core.writer
 import watcher.agents.client
 import watcher.client
 import watcher.server
@@ -88,7 +89,7 @@ def no_vouching() -> None:
 
 
 def no_memory_of_what_is_unsynced() -> None:
-    put(core.store.Writer, "_remember_unsynced", nothing)
+    put(core.writer.Writer, "_remember_unsynced", nothing)
 
 
 def no_read_back() -> None:
