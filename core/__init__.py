@@ -16,6 +16,7 @@ trees and stays, and git where a store is repacked or a predecessor's is read.
   objects, packform: git objects, and the format of packs, to bytes and back
   packs, packing, whereabouts: packs read and checked; packs written; which of them holds what
   reserve, refs: a megabyte to give up; references
+  ahead: a log of what was answered, until it is durable where it belongs
   writer, store: the objects of one change; all of them, locks, layout
   gitignore, rules, about: .gitignore syntax; what is captured; what a git tree cannot say of it
   roots: which directories may be watched, and what they are called
@@ -45,7 +46,9 @@ trees and stays, and git where a store is repacked or a predecessor's is read.
 Invariants, each with a test that fails if it breaks:
 
  1. A reference is made only after everything it reaches is synced, in place and read back; where
-    a journal keeps the order, written out is enough: one sync at the end makes all of it last.
+    a journal keeps the order, written out is enough: one sync at the end makes all of it last. Or
+    all of it, with the reference, is synced and read back in a log (`ahead`), by which whoever
+    opens the store after a crash puts it in place; and it counts only on what is durable.
  2. References of snapshots and marks are created once and never moved; dropping one
     renames nothing.
  3. An acknowledgement is a return value that comes after the read-back; an error is an exception.
@@ -55,8 +58,9 @@ Invariants, each with a test that fails if it breaks:
  6. What could not be captured is listed as a gap. A gap is never a deletion.
  7. A rollback begins with a complete durable snapshot, changes only paths that it and the target
     both looked at, and unlinks nothing that a referenced snapshot does not hold.
- 8. Objects go away only under the exclusive lock, after the references that reached them, and
-    every such moment raises the generation: others then believe their records only as far as the
-    newest snapshot is still referenced, and ask for every object at their next full look.
+ 8. Objects go away only under the exclusive lock, when no log holds anything any more and after the
+    references that reached them, and every such moment raises the generation: others then believe
+    their records only as far as the newest snapshot is still referenced, and ask for every object
+    at their next full look.
  9. Locks are flock: the kernel gives them back when their holder dies.
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
 from .errors import Damaged
@@ -95,8 +96,14 @@ def note(
 def encode_about(
     usual: Usual, rules: RuleSet, notes: Mapping[RelPath, bytes], coverage: Coverage = "full"
 ) -> bytes:
+    return b"".join([_head(usual, rules, coverage), *(notes[path] for path in sorted(notes))])
+
+
+@lru_cache(maxsize=8)
+def _head(usual: Usual, rules: RuleSet, coverage: Coverage) -> bytes:
+    """Which seldom changes, and is asked for with every snapshot."""
     head = {"about": 1, "coverage": coverage, "usual": list(usual), "rules": rules.to_json()}
-    return b"".join([json.dumps(head).encode() + b"\n", *(notes[path] for path in sorted(notes))])
+    return json.dumps(head).encode() + b"\n"
 
 
 def notes_of(about: About) -> dict[RelPath, bytes]:

@@ -111,8 +111,15 @@ class Disk(Eyes):
     def write_some(self, fd: int, data: bytes | memoryview) -> int:
         return os.write(fd, data)
 
+    def overwrite_some(self, fd: int, data: bytes | memoryview, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
+
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
+
+    def fdatasync(self, fd: int) -> None:
+        """Of a file that has not grown, and in which all room was used before, that is all."""
+        os.fdatasync(fd)
 
     def write_out(self, fd: int, *, wait: bool) -> None:
         """Has the content of a file written, or waits until it is; that alone is not durable."""
@@ -293,6 +300,12 @@ class Disk(Eyes):
         view = memoryview(data)
         while view:
             view = view[self.write_some(fd, view[:CHUNK]) :]
+
+    def overwrite(self, fd: int, data: bytes, at: int) -> None:
+        view = memoryview(data)
+        while view:
+            done = self.overwrite_some(fd, view, at)
+            view, at = view[done:], at + done
 
     def read_all(self, fd: int, limit: int | None = None) -> bytes:
         """All that is left to read; with a limit, at most one byte more than it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .model import Oid
@@ -106,16 +107,11 @@ def parse_size(data: bytes, at: int) -> int:
 def encode_index(entries: dict[Oid, Entry], trailer: bytes) -> bytes:
     """A version 2 index of a pack."""
     oids = sorted(entries)
-    fanout = [0] * 256
-    for oid in oids:
-        fanout[oid[0]] += 1
-    for place in range(1, 256):
-        fanout[place] += fanout[place - 1]
     small, large = _offsets([entries[oid].offset for oid in oids])
     body = b"".join(
         (
             b"\xfftOc\0\0\0\2",
-            struct.pack(">256I", *fanout),
+            _fanout(oids),
             b"".join(oids),
             struct.pack(f">{len(oids)}I", *(entries[oid].crc for oid in oids)),
             small,
@@ -124,6 +120,17 @@ def encode_index(entries: dict[Oid, Entry], trailer: bytes) -> bytes:
         )
     )
     return body + hashlib.sha1(body, usedforsecurity=False).digest()
+
+
+def _fanout(oids: Sequence[Oid]) -> bytes:
+    """For each first byte of an id, how many have that or a lower one."""
+    runs, filled = [], 0
+    for before, oid in enumerate(oids):
+        if oid[0] > filled:
+            runs.append(before.to_bytes(4, "big") * (oid[0] - filled))
+            filled = oid[0]
+    runs.append(len(oids).to_bytes(4, "big") * (256 - filled))
+    return b"".join(runs)
 
 
 def _offsets(offsets: list[int]) -> tuple[bytes, bytes]:

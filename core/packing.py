@@ -85,6 +85,11 @@ def wake_workers() -> None:
     aside.wake()
 
 
+def pack_spares(disk: Disk, directory: str) -> Spares:
+    """What is written once, and not again."""
+    return Spares(disk, f"{directory}/{TEMPORARY}", 0o400)
+
+
 class PackWriter:
     """Owns one unfinished pack; until `place` nothing of it can be seen, and `drop` undoes it."""
 
@@ -95,14 +100,14 @@ class PackWriter:
         self.disk = disk
         self.directory = directory
         self.in_haste = in_haste
-        self._spares = spares or Spares(disk, f"{directory}/{TEMPORARY}")
+        self._spares = spares or pack_spares(disk, directory)
         self.entries: dict[Oid, Entry] = {}
         self.size = HEADER_BYTES
         self._crc, self._flushed = 0, False
         self._stored: frozenset[Kind] = frozenset({"tree"})
         """What is not compressed now, but when packs are consolidated: of trees little else than
         ids would be left."""
-        self._part, self._fd = self._spares.take()
+        self._part, self._fd, _ = self._spares.take()
         self._trailer: bytes | None = None
         self._idx: Spare | None = None
         self.index = b""
@@ -177,6 +182,10 @@ class PackWriter:
         self.disk.write(self._idx.fd, self.index)
         return self._fd, self._idx.fd
 
+    def written(self) -> bytes:
+        """A sealed pack, which must be a small one: others are not held."""
+        return b"".join(self._written)
+
     def check(self) -> None:
         """Reads a sealed pack and its index back, before anybody can count on what is in them."""
         assert self._trailer is not None and self._idx is not None
@@ -203,8 +212,6 @@ class PackWriter:
         syncing the directory is left."""
         assert self._trailer is not None and self._idx is not None
         path = f"{self.directory}/pack-{self._trailer.hex()}"
-        for fd in (self._fd, self._idx.fd):
-            self.disk.chmod(fd, 0o400)
         self.disk.rename(self._part, path + ".pack")
         self.disk.rename(self._idx.path, path + ".idx")
         self._close()

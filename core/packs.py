@@ -84,10 +84,14 @@ def _index_of(disk: Disk, path: str) -> bytes | mmap.mmap:
 class Pack:
     """Owns the open files of one finished pack; its reads are checked against the ids asked for."""
 
+    lasts = False
+    """Whether its name, too, is known to be durable, or will be by somebody's log."""
+
     def __init__(
         self, disk: Disk, path: str, opened: deque[Pack] | None = None, index: bytes = b""
     ) -> None:
         """Who has just written the index, and read it back, need not have it read once more."""
+        self.lasts = False
         self._fd = -1
         self._pages: dict[int, bytes] = {}
         self._recent: dict[int, tuple[Kind, bytes]] = {}

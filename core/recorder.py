@@ -9,12 +9,12 @@ Order of one snapshot, and what is true if the process dies after each step:
    where a journal keeps the order (`order`), this is the one sync, and step 2 is durable with it:
    a power cut leaves the first steps, never a later one without those before;
 5. the records of what was seen are saved, once nobody waits: before that the next look is longer.
+Whoever is prepared has a log (`ahead`), whose one sync comes first and replaces all the others.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .about import About, Usual, decode_about, encode_about, notes_of
+from .ahead import Ahead
 from .begun import Begun
 from .beneath import Beneath
 from .diff import diff_trees
@@ -43,7 +44,6 @@ from .model import (
     Snapshot,
 )
 from .objects import Kind, Sink, encode_tree, hash_object
-from .refs import ref_name
 from .roots import Root, place_of
 from .rules import RuleSet
 from .scan import Changes, Look
@@ -110,6 +110,7 @@ class Recorder:
         self._begun: Begun | None = None
         self._vouched = False
         """Whether what is newest is known to be durable; who made it may have been killed."""
+        self._log: Ahead | None = None
         self.last_mark: Oid | None = None
         self.last_snapshot: Oid | None = None
         self.always: set[RelPath] = set()
@@ -121,7 +122,42 @@ class Recorder:
         self._read_history()
 
     def close(self) -> None:
+        self._leave_log()
         self.tree.close()
+
+    def prepare(self) -> None:
+        """What the next point would have to wait for, done while nobody waits."""
+        self.store.work_off(self.root.id, wait=0.0)
+        if self._log is not None:
+            self._log.is_worked_off()
+        if not self._vouched or self.store.holds_doubtful:
+            self.store.vouch(self.root.id)
+            self._vouched = True
+        self.store.prepare()
+        if self._log is None or not self._log.is_usable:
+            self._leave_log()
+            self._log = self.store.logs.new(self.root.id)
+
+    def put_away(self) -> None:
+        """What was prepared and nobody has used."""
+        self._leave_log()
+        self.store.put_away()
+
+    def _leave_log(self) -> None:
+        """What cannot be worked off is left to whoever takes the lock next."""
+        log, self._log = self._log, None
+        if log is None:
+            return
+        try:
+            if log.is_usable:
+                self.store.work_off(self.root.id)
+                log.remove()
+            else:  # somebody has taken it away, and what was in it
+                self.store.sync_everything()
+        except (OSError, TurnmarkError):
+            return
+        finally:
+            log.close()
 
     def progress(self) -> tuple[int, int]:
         """How many directories and files the look under way has seen; from another thread."""
@@ -151,7 +187,8 @@ class Recorder:
         With always_mark off, a mark is left out where neither the tree nor the newest mark moved.
         """
         haste = sync and mark is not None and paths is not None
-        with self.store.writing(in_haste=haste) as writer, self._beneath() as beneath:
+        writing = self.store.writing(in_haste=haste, log=self._sure_log)
+        with writing as writer, self._beneath() as beneath:
             proved_at = self._check_base(full=paths is None)
             look = self._look(beneath, writer, paths)
             snapshot, changed = self._snapshot(writer, look, note)
@@ -168,10 +205,15 @@ class Recorder:
 
     def record(self, spec: MarkSpec, snapshot: Snapshot, *, sync: bool = True) -> Mark:
         """A mark on a snapshot that exists already."""
-        with self.store.writing() as writer:
+        with self.store.writing(log=self._sure_log) as writer:
             made = self._mark(writer, snapshot, spec)
             self._publish(writer, None, made, sync=sync)
         return made
+
+    @property
+    def _sure_log(self) -> Ahead | None:
+        """The log, where all that it does not hold is durable."""
+        return self._log if self._vouched else None
 
     def keep_planned(
         self, files: Oid, about: bytes, objects: Mapping[Oid, tuple[Kind, bytes]], note: str
@@ -265,7 +307,7 @@ class Recorder:
         next process; looks at a few paths, for which an agent waits, only see that the newest
         snapshot is still referenced, of which a sweep drops nothing.
         """
-        tree, generation = self.tree, self.store.generation()
+        tree, generation = self.tree, self.store.followed
         tree.load_all()
         if tree.usual is None and self.last is not None:
             tree.usual = self._usual_of(self.last)
@@ -410,12 +452,11 @@ class Recorder:
             writer.settle(sync=sync, refs=refs)
             if snapshot is not None:
                 self._register()
+            vouched, self._vouched = self._vouched, False  # until it has gone well
             writer.publish(sync=sync)
-            if refs:
-                self._vouched = sync
-            elif sync and not self._vouched:
-                self._sync_names()
-                self._vouched = True
+            if sync and not (refs or vouched):
+                self.store.vouch(self.root.id)
+            self._vouched = sync or (vouched and not refs)
         except OSError as error:
             raise explain(error, "write to the store", self.store.base) from error
         if snapshot is not None:
@@ -434,12 +475,6 @@ class Recorder:
         """Makes durable what is newest, for an answer that names nothing new."""
         with self.store.writing() as writer:
             self._publish(writer, None, None, sync=True)
-
-    def _sync_names(self) -> None:
-        base, disk = self.store.base, self.store.disk
-        named = [os.path.dirname(ref_name(self.root.id, kind, 0)) for kind in ("s", "m")]
-        places = [f"{base}/{place}" for place in ("objects/pack", *named)]
-        disk.sync_dirs([place for place in places if disk.exists(place)])
 
     def _register(self) -> None:
         """Notes where the workspace lies, once; the parent's identity tells a deleted directory

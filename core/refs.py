@@ -8,8 +8,9 @@ that keeps deletions out.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from .disk import Disk
@@ -127,12 +128,13 @@ class RefStore:
         """Makes a reference that must not exist yet, in one step, and reads it back."""
         with self.ready(name, oid) as fresh:
             self.order.contents([fresh.fd])  # also without `sync`: its name may last, it may not
-            self.place([fresh], sync=sync)
+            self.place([fresh])
+            self.settle([fresh], sync=sync)
 
     @contextmanager
     def ready(self, name: str, oid: Oid) -> Iterator[Ready]:
         """The content of a reference to come, in a file that nobody sees and nothing has synced."""
-        part, fd = self.spares.take()
+        part, fd, _ = self.spares.take()
         try:
             self.disk.write(fd, oid.hex().encode() + b"\n")
             yield Ready(name, oid, part, fd)
@@ -140,21 +142,48 @@ class RefStore:
             self.disk.close(fd)
             self.disk.discard(part)
 
-    def place(self, fresh: Sequence[Ready], *, sync: bool) -> None:
-        """Gives each its name, which must be free; makes the names durable, and reads them back.
+    def place(self, fresh: Iterable[Ready]) -> None:
+        """Gives each its name, which must be free."""
+        for one in fresh:
+            path = f"{self.base}/{one.name}"
+            try:
+                self._link(one.part, path)
+            except FileNotFoundError:
+                self._make_dirs(os.path.dirname(one.name))
+                self._link(one.part, path)
+
+    def settle(self, fresh: Sequence[Ready], *, sync: bool) -> None:
+        """Makes their names durable, and reads them back.
 
         Together: each by itself would have to wait for the file system's journal once more. Whoever
         is killed has made the first ones; after a power cut there may be any, as none is vouched
         for yet, and each names only what is durable by then.
         """
-        for one in fresh:
-            self._make_dirs(os.path.dirname(one.name))
-            self._link(one.part, f"{self.base}/{one.name}")
         if sync:
             self.order.durable([os.path.dirname(f"{self.base}/{one.name}") for one in fresh])
         for one in fresh:
             if self.read(one.name) != one.oid:  # it may have been folded at once
                 raise Damaged(f"The reference {one.name} was written but reads back otherwise.")
+
+    def put_right(self, name: str, oid: Oid, *, anew: bool = False) -> None:
+        """Makes a reference durable, but for the name of its file, if none of that name is whole;
+        one that is whole, and another, stays."""
+        path = f"{self.base}/{name}"
+        try:
+            there = self.read(name)
+        except Damaged:
+            there = None
+        if there == oid and not anew:
+            with suppress(FileNotFoundError), self.disk.opened(path) as fd:  # it may be folded
+                self.disk.fsync(fd)
+        elif there in (None, oid):
+            self._make_dirs(os.path.dirname(name))
+            part = f"{self.spares.prefix}{os.getpid()}-{time.monotonic_ns()}"
+            try:
+                self.disk.create(part, oid.hex().encode() + b"\n", sync=True)
+                self.disk.put_in_place(part, path)
+            finally:
+                self.disk.discard(part)
 
     def delete(self, names: Iterable[str]) -> None:
         """Removes references, from packed-refs first: a crash never brings old ones back."""

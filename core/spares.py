@@ -19,14 +19,17 @@ class Spare(NamedTuple):
 
     path: str
     fd: int
+    place: tuple[int, int]
+    """Device and inode, which no other file has as long as this one is open."""
 
 
 class Spares:
     """Owns files that are to begin with one prefix; whoever takes one writes and renames it."""
 
-    def __init__(self, disk: Disk, prefix: str) -> None:
+    def __init__(self, disk: Disk, prefix: str, mode: int = 0o600) -> None:
         self.disk = disk
         self.prefix = prefix
+        self.mode = mode
         self._ready: list[Spare] = []
         self._process = os.getpid()
 
@@ -69,11 +72,13 @@ class Spares:
         if self._process != os.getpid():
             return False
         try:
-            named, held = self.disk.lstat(spare.path), self.disk.fstat(spare.fd)
+            named = self.disk.lstat(spare.path)
         except FileNotFoundError:
             return False
-        return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+        return (named.st_dev, named.st_ino) == spare.place
 
     def _make(self) -> Spare:
         path = f"{self.prefix}{os.getpid()}-{time.monotonic_ns()}"
-        return Spare(path, self.disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        fd = self.disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, self.mode)
+        info = self.disk.fstat(fd)
+        return Spare(path, fd, (info.st_dev, info.st_ino))

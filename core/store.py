@@ -17,15 +17,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 
 from . import reserve
+from .ahead import Ahead, Logs
 from .disk import HALF_WRITTEN, REAL, Disk
 from .errors import Busy, Damaged, NoStore, TurnmarkError, explain
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
 from .order import Order
-from .packing import TEMPORARY, wake_workers
+from .packing import TEMPORARY, pack_spares, wake_workers
 from .packs import HINT, Pack
-from .refs import RefStore
-from .spares import Spares
+from .proofs import DIRECTORY
+from .refs import RefStore, ref_name
 from .whereabouts import Whereabouts
 from .writer import Writer
 
@@ -42,6 +43,7 @@ GATE = 0.05
 BREATH = 0.02
 """Between two tries, so that those who were kept waiting come first."""
 STALE_SECONDS = 86_400.0
+PUT_IN_PLACE = "put in place what was answered before a crash"
 LAID_OUT = (
     *("turnmark", "turnmark/tmp", "turnmark/locks", "turnmark/workspaces", "turnmark/cache"),
     *("turnmark/journal", "objects", "objects/pack", "objects/info"),
@@ -78,7 +80,8 @@ class Store:
         self.order = Order(disk, *(base + place for place in places))
         self.refs = RefStore(disk, base, self.order)
         self.packs_in = f"{base}/objects/pack"
-        self.spares = Spares(disk, f"{self.packs_in}/{TEMPORARY}")
+        self.logs = Logs(disk, base, self.packs_in, self.refs)
+        self.spares = pack_spares(disk, self.packs_in)
         self.readable_only = ""
         self.broken: dict[str, str] = {}
         self._packs: dict[str, Pack] = {}
@@ -88,7 +91,8 @@ class Store:
         self._where = Whereabouts()
         self._to_tell = True
         """Whether packs came or went that `_where` has not been told of."""
-        self._packs_generation = -1
+        self.followed = -1
+        """The generation when a writer asked last."""
         self._out_of_use: list[Pack] = []
         """Those that are gone: to free them may take as long as a snapshot."""
         self._no_loose: tuple[int, int] = (0, 0)
@@ -106,6 +110,7 @@ class Store:
         store = cls(base, disk)
         store._check_owner()
         store._check_layout()
+        store._finish_what_died()
         return store
 
     @classmethod
@@ -120,6 +125,7 @@ class Store:
             store._check_not_foreign()
             store._build()
         store._check_layout()
+        store._finish_what_died()
         return store
 
     def _check_owner(self) -> None:
@@ -230,25 +236,38 @@ class Store:
     def workspace_lock(self, workspace: str, wait: float = WAIT) -> Iterator[None]:
         """One writer per workspace."""
         with self._lock(workspace, exclusive=True, wait=wait, what="This workspace"):
+            if not self.readable_only:
+                self.work_off(workspace)
             yield
 
     @contextmanager
-    def writing(self, wait: float = WAIT, *, in_haste: bool = False) -> Iterator[Writer]:
+    def writing(
+        self, wait: float = WAIT, *, in_haste: bool = False, log: Ahead | None = None
+    ) -> Iterator[Writer]:
         """Held from the first look for known objects until the reference is made.
 
         In haste, where somebody waits for the point of a turn, room matters less than time.
         """
         self._refuse_readable_only()
-        with (
-            self._lock("gate", exclusive=False, wait=wait, what="The store") as gate,
-            self._lock("store", exclusive=False, wait=wait, what="The store"),
-        ):
-            self.disk.close(gate.pop())
-            writer = Writer(self, in_haste=in_haste)
+        with self._shared(wait):
+            writer = Writer(self, in_haste=in_haste, log=log)
             try:
                 yield writer
             finally:
                 writer.drop()
+
+    @contextmanager
+    def _shared(self, wait: float) -> Iterator[None]:
+        """For whoever adds to the store; held past the gate only."""
+        gate = self._locked("gate", exclusive=False, wait=wait, what="The store")
+        try:
+            store = self._locked("store", exclusive=False, wait=wait, what="The store")
+        finally:
+            self.disk.close(gate)
+        try:
+            yield
+        finally:
+            self.disk.close(store)
 
     @contextmanager
     def exclusive(self, wait: float = WAIT) -> Iterator[None]:
@@ -264,6 +283,8 @@ class Store:
                 raise self._busy("store", "The store", wait)
             time.sleep(BREATH)
         with both:
+            with self._explained(PUT_IN_PLACE):
+                self.logs.work_off_all()
             yield
 
     def _gate_and_store(self, wait: float) -> ExitStack | None:
@@ -301,17 +322,26 @@ class Store:
             return isinstance(error, Busy)
 
     @contextmanager
-    def _lock(self, name: str, *, exclusive: bool, wait: float, what: str) -> Iterator[list[int]]:
-        """Yields the descriptor in a list, from which the holder may take it to close it early."""
-        with self._explained("lock the store"):
-            held = [self.disk.open(self._lock_path(name), os.O_RDWR | os.O_CREAT)]
+    def _lock(self, name: str, *, exclusive: bool, wait: float, what: str) -> Iterator[None]:
+        fd = self._locked(name, exclusive=exclusive, wait=wait, what=what)
         try:
-            if not self.disk.lock(held[0], exclusive=exclusive, wait=wait):
-                raise self._busy(name, what, wait)
-            yield held
+            yield
         finally:
-            for fd in held:
-                self.disk.close(fd)
+            self.disk.close(fd)
+
+    def _locked(self, name: str, *, exclusive: bool, wait: float, what: str) -> int:
+        """A descriptor: the lock is held until it is closed."""
+        try:
+            fd = self.disk.open(self._lock_path(name), os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise explain(error, "lock the store", self.base) from error
+        try:
+            if not self.disk.lock(fd, exclusive=exclusive, wait=wait):
+                raise self._busy(name, what, wait)
+        except BaseException:
+            self.disk.close(fd)
+            raise
+        return fd
 
     def _lock_path(self, name: str) -> str:
         return f"{self.base}/turnmark/locks/{name}"
@@ -334,6 +364,25 @@ class Store:
         except OSError as error:
             raise explain(error, what, self.base) from error
 
+    # Logs: what was answered and is not durable yet where it belongs
+
+    def _finish_what_died(self) -> None:
+        """Whoever opens the store is to find all that was answered, also after a power cut."""
+        if self.readable_only:
+            return
+        with self._explained(PUT_IN_PLACE):
+            left = self.logs.left()
+        for workspace in left:
+            with suppress(Busy), self.workspace_lock(workspace):
+                continue  # whoever takes it has worked off the log
+
+    def work_off(self, workspace: str, wait: float = WAIT) -> None:
+        """Makes what the log holds durable where it belongs; for the holder of the lock."""
+        with self._explained(PUT_IN_PLACE):
+            if not self.logs.is_empty(workspace):
+                with self._shared(wait):
+                    self.logs.work_off(workspace)
+
     # Objects
 
     def packs(self) -> list[Pack]:
@@ -349,8 +398,8 @@ class Store:
         taken out since, as its clock may be a coarse one. To know less than there is costs a
         writer an object stored twice, so what this process added itself is no reason to look."""
         generation = self.generation()
-        if generation != self._packs_generation:
-            self._packs_generation = generation
+        if generation != self.followed:
+            self.followed = generation
             self.reload()
         if self._stamp() != self._added_stamp:
             self.packs()
@@ -420,8 +469,11 @@ class Store:
         return self.packed(oid) or self.has_loose(oid)
 
     def packed(self, oid: Oid) -> bool:
-        """Whether a pack known so far holds it; none of them goes away while somebody writes."""
-        return self._whereabouts().find(oid) is not None
+        return self.holder(oid) is not None
+
+    def holder(self, oid: Oid) -> Pack | None:
+        """A pack known so far that holds it; none of them goes away while somebody writes."""
+        return self._whereabouts().find(oid)
 
     def warm_up(self) -> None:
         """What the next change would have to wait for, done while nobody waits."""
@@ -438,6 +490,42 @@ class Store:
         self.refs.spares.fill(REFS_OF_A_TURN)
         if before == self._added_stamp:  # our own files are no news
             self._added_stamp = self._stamp()
+
+    def vouch(self, workspace: str) -> None:
+        """Makes durable what is there now, packs and the references of a workspace, for an answer
+        that names nothing new of it: who wrote it may have been killed before it was."""
+        packs = self.packs()
+        self.sync_unsynced()
+        named = [os.path.dirname(ref_name(workspace, kind, 0)) for kind in ("s", "m")]
+        places = [self.packs_in, *(f"{self.base}/{place}" for place in named)]
+        self.disk.sync_dirs([place for place in places if self.disk.exists(place)])
+        for pack in packs:
+            pack.lasts = True
+
+    @property
+    def holds_doubtful(self) -> bool:
+        """Whether there are packs of which nobody has vouched here yet."""
+        return not all(pack.lasts for pack in self._packs.values())
+
+    def note_unsynced(self) -> None:
+        """References were written that a power cut may take."""
+        if not (self.order.is_kept or self.disk.exists(self._unsynced)):
+            self.disk.replace(self._unsynced, b"", sync=False)
+
+    def sync_unsynced(self) -> None:
+        """A durable answer also vouches for what an earlier change wrote without syncing; where the
+        order is kept, its own sync does."""
+        if self.disk.exists(self._unsynced):
+            self.sync_everything()
+            self.disk.discard(self._unsynced)
+
+    def sync_everything(self) -> None:
+        with self.disk.opened(self.base, DIRECTORY) as fd:
+            self.disk.sync_fs(fd)
+
+    @property
+    def _unsynced(self) -> str:
+        return f"{self.base}/turnmark/unsynced"
 
     @property
     def is_prepared(self) -> bool:

@@ -15,10 +15,10 @@ from .model import Oid
 from .objects import Kind, hash_object
 from .packing import Alone, PackWriter
 from .packs import Pack
-from .proofs import DIRECTORY
 from .refs import Ready
 
 if TYPE_CHECKING:
+    from .ahead import Ahead
     from .store import Store
 
 PACK_BYTES = 100_000_000
@@ -36,16 +36,22 @@ class Stored(NamedTuple):
 class Writer:
     """Owns the new objects of one change; `publish` is the only step after which they count."""
 
-    def __init__(self, store: Store, *, in_haste: bool = False) -> None:
+    def __init__(self, store: Store, *, in_haste: bool = False, log: Ahead | None = None) -> None:
+        """A log is given where what the workspace holds is durable, but for what is in it."""
         self.store = store
+        self.log = log
         self.in_haste = in_haste
         self.objects = 0
         self.size = 0
         self._pack: PackWriter | None = None
         self._alone: list[Alone] = []
         self._finished: list[Pack] = []
+        self._placed: list[Pack] = []
         self._written: set[Oid] = set()
         self._ready: list[Ready] = []
+        self._is_sure = True
+        """Whether all that this change counts on, and does not write, is durable."""
+        self._may_log = self._logged = False
         self._open = ExitStack()
         store.follow()  # the lock is held: what is there now stays until it is given back
         self._loose = store.may_have_loose()
@@ -90,12 +96,13 @@ class Writer:
         return True
 
     def holds(self, oid: Oid) -> bool:
-        return (
-            oid in self._written
-            or (self._pack is not None and oid in self._pack)
-            or self.store.packed(oid)
-            or (self._loose and self.store.has_loose(oid))
-        )
+        if oid in self._written or (self._pack is not None and oid in self._pack):
+            return True
+        pack = self.store.holder(oid)
+        held = pack is not None or (self._loose and self.store.has_loose(oid))
+        if held and not (pack is not None and pack.lasts):
+            self._is_sure = False
+        return held
 
     def _open_pack(self) -> PackWriter:
         if self._pack is None:
@@ -138,9 +145,11 @@ class Writer:
         """Always in order, and read back first: of an object that is seen, another writer may make
         a durable point."""
         fds = [fd for pack in packs for fd in pack.seal()]
-        self.store.order.contents([*fds, *along])
-        for pack in packs:
-            pack.check()
+        self._logged = self._may_log and self._log(packs)
+        if not self._logged:
+            self.store.order.contents([*fds, *along])
+            for pack in packs:
+                pack.check()
         for pack in packs:
             self._finished.append(self.store.open_pack(pack.place(), pack.index))
             self.size += pack.size
@@ -156,35 +165,48 @@ class Writer:
         for name, oid in refs:
             self._ready.append(self._open.enter_context(self.store.refs.ready(name, oid)))
         along = [one.fd for one in self._ready]
+        self._may_log = sync and self._is_sure and bool(self._ready) and not self._finished
         self._finish_all(along)
-        if self._finished:
+        if self._finished and not self._logged:
             self.store.order.names(self.store.packs_in)
-        self._remember_unsynced(sync=sync)
+        if not sync:
+            self.store.note_unsynced()
+        elif not self._logged:  # then nothing of the workspace was
+            self.store.sync_unsynced()
         finished, self._finished = self._finished, []
         self.store.add_packs(finished)
+        self._placed += finished
         return Stored([pack.path for pack in finished], self.objects, self.size)
 
-    def _remember_unsynced(self, *, sync: bool) -> None:
-        """A durable answer also vouches for what an earlier change wrote without syncing; where the
-        order is kept, its own sync does."""
-        disk, marker = self.store.disk, f"{self.store.base}/turnmark/unsynced"
-        if not sync:
-            if not (self.store.order.is_kept or disk.exists(marker)):
-                disk.replace(marker, b"", sync=False)
-        elif disk.exists(marker):
-            with disk.opened(self.store.base, DIRECTORY) as fd:
-                disk.sync_fs(fd)
-            disk.discard(marker)
+    def _log(self, packs: Sequence[PackWriter]) -> bool:
+        """Whether one sync of the workspace's log did for all of it: then all else can wait."""
+        log = self.log
+        if log is None or not log.takes(sum(pack.size + len(pack.index) for pack in packs)):
+            return False
+        placed = [(pack.written(), pack.index) for pack in packs]
+        return log.keep(placed, {one.name: one.oid for one in self._ready})
+
+    def _take_back(self) -> None:
+        refs = self.store.refs
+        assert self.log is not None
+        self.log.take_back({o.name: o.oid for o in self._ready if refs.read(o.name) == o.oid})
 
     def publish(self, *, sync: bool) -> None:
         """Makes the references that were made ready."""
-        self.store.refs.place(self._ready, sync=sync)
+        self.store.refs.place(self._ready)
+        if not self._logged:
+            self.store.refs.settle(self._ready, sync=sync)
+        for pack in self._placed:
+            pack.lasts = sync
+        self._logged = False
         self._open.close()
         self._ready = []
 
     def drop(self) -> None:
         """Lets go of what was not settled; finished packs stay, harmless and unreferenced."""
         with ExitStack() as unfinished:
+            if self._logged:
+                unfinished.callback(self._take_back)
             unfinished.callback(self._open.close)
             if self._pack is not None:
                 unfinished.callback(self._pack.drop)

@@ -16,6 +16,7 @@ from tests.stores import Unsynced
 MUTATING = (
     *("write_some", "fsync", "write_out", "sync_fs", "mkdir", "rmdir", "unlink", "symlink"),
     *("link", "rename", "rename_new", "exchange", "chmod", "chown"),
+    *("overwrite_some", "fdatasync"),
 )
 """And `open` where it creates."""
 
@@ -80,6 +81,9 @@ class ShortDisk(Disk):
 
     def write_some(self, fd: int, data: bytes | memoryview) -> int:
         return super().write_some(fd, bytes(data[:7]))
+
+    def overwrite_some(self, fd: int, data: bytes | memoryview, offset: int) -> int:
+        return super().overwrite_some(fd, bytes(data[:1000]), offset)
 
     def read(self, fd: int, size: int) -> bytes:
         return super().read(fd, min(size, 11))

@@ -33,6 +33,9 @@ class Unsynced(Disk):
         if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
+    def fdatasync(self, fd: int) -> None:
+        self.fsync(fd)
+
     def sync_fs(self, fd: int) -> None:
         self.fsync(fd)
 

@@ -106,7 +106,7 @@ def test_a_snapshot_that_was_prepared_for_makes_no_file(tmp_path: Path) -> None:
     bench.reopen(disk)
     build(bench.path, {"a": "1"})
     bench.point()
-    bench.store.prepare()
+    bench.recorder.prepare()
     build(bench.path, {"a": "changed"})
     before = disk.made
     taken = bench.recorder.take(mark=MarkSpec("manual"))
@@ -115,7 +115,7 @@ def test_a_snapshot_that_was_prepared_for_makes_no_file(tmp_path: Path) -> None:
     bench.store.sweep_leftovers()
     build(bench.path, {"a": "once more"})
     bench.point()
-    bench.store.put_away()
+    bench.recorder.put_away()
     left = [*Path(bench.store.base, "objects/pack").iterdir()]
     assert {path.suffix for path in left} <= {".pack", ".idx", ".rev"}
     assert list(Path(bench.store.base, "turnmark/tmp").iterdir()) == []
@@ -143,7 +143,7 @@ def test_an_upkeep_does_not_stumble_over_who_leaves(tmp_path: Path, upkeep) -> N
     bench = Bench(tmp_path)
     build(bench.path, {"a": "1"})
     bench.point()
-    bench.store.prepare()
+    bench.recorder.prepare()
     disk = PuttingAway()
     disk.other = bench
     upkeep(Store.open(bench.store.base, disk))

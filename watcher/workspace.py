@@ -474,7 +474,7 @@ class Workspace:
         if self._source is not None and not self._source.trouble:
             self._count_findings(self._source, taken)
         if self.recorder is not None:
-            self.recorder.store.put_away()  # where nothing happens, nothing needs to be ready
+            self.recorder.put_away()  # where nothing happens, nothing needs to be ready
         self._put_off_look()
         self._settle_state()
 
@@ -523,8 +523,10 @@ class Workspace:
         self._prepare_at = math.inf
         try:
             if self.recorder is not None:
-                self.recorder.store.prepare()
-        except (OSError, RuntimeError) as error:  # RuntimeError: no thread could be started
+                self.recorder.prepare()
+        except Busy:  # an upkeep is taking something out
+            self._prepare_at = time.monotonic() + CALM_SECONDS
+        except (OSError, RuntimeError, TurnmarkError) as error:  # RuntimeError: no more threads
             log.debug("%s: nothing could be prepared: %s", self.root.shown, error)
 
     def _mend(self) -> None:
@@ -579,7 +581,7 @@ class Workspace:
         """Reads the records anew, after a task has died at a place that nobody foresaw."""
         assert self.recorder is not None
         old, self.recorder = self.recorder, None
-        old.store.put_away()
+        old.put_away()
         old.close()
         self.recorder = Recorder(old.store, self.root, old.rules)
         self._burst.add(Dirty(lost=True), time.monotonic())
@@ -662,7 +664,7 @@ class Workspace:
         self._close_source()
         recorder, self.recorder = self.recorder, None
         if recorder is not None:
-            recorder.store.put_away()
+            recorder.put_away()
             recorder.close()
 
 

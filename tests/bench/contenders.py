@@ -93,14 +93,14 @@ class Turnmark:
         self.recorder = Recorder(self.store, self.root, RuleSet())
 
     def close(self) -> None:
-        self.store.put_away()
+        self.recorder.put_away()
         self.recorder.close()
         self.locks.close()
 
     def make_ready(self) -> None:
         """As the service does after its first look, and once an answer is out."""
         self.store.warm_up()
-        self.store.prepare()
+        self.recorder.prepare()
 
     def take(
         self, paths: Iterable[RelPath] | None = None, mark: MarkSpec | None = None

@@ -38,6 +38,8 @@ GROWING = (
     "symlink",
     "link",
     "rename",
+    "overwrite_some",
+    "fdatasync",
 )
 SHORT = "short"
 KINDS: dict[str, tuple[str, ...]] = {

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from core.store import Store
 from core.verify import verify
@@ -170,6 +171,7 @@ class Judge:
 
     def check_tree(self) -> None:
         """No content of before is gone, no path is in a state that nobody wrote, no canary sang."""
+        self._open_store()
         now = self.ground.image()
         lost = {blob_id(data) for data in _contents(self.must_keep)}
         lost -= {blob_id(data) for data in _contents(now)}
@@ -183,6 +185,7 @@ class Judge:
 
     def check_store(self) -> int:
         """Every acknowledged snapshot that no prune may have dropped is exact; all is whole."""
+        self._open_store()
         fsck(self.ground.store)
         there = set(references(self.ground.store).values())
         with Reader(self.ground.store) as reader:
@@ -191,6 +194,12 @@ class Judge:
         if wait_for(in_child(self._verify)):
             raise Wrong("`store verify` finds damage")
         return len(there)
+
+    def _open_store(self) -> None:
+        """As the next command does, before git is asked: it puts in place what a power cut left in
+        a log."""
+        if wait_for(in_child(partial(Store.open, self.ground.store))):
+            raise Wrong("the store cannot be opened")
 
     def _verify(self) -> None:
         """In a child, so that nothing of the ground stays open in this process."""

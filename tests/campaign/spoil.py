@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import core.ahead
 import core.apply
 import core.beneath
 import core.errors
@@ -25,6 +25,7 @@ import core.keeping
 import core.listing
 import core.order
 import core.packing
+import core.packs
 import core.plan
 import core.proofs
 import core.reading
@@ -69,7 +70,7 @@ def no_directory_sync() -> None:
 
 
 def no_file_sync() -> None:
-    for verb in ("fsync", "sync_fs", "sync_all"):
+    for verb in ("fsync", "fdatasync", "sync_fs", "sync_all"):
         put(Disk, verb, nothing)
 
 
@@ -83,26 +84,45 @@ def no_rounds_of_syncs() -> None:
     put(Disk, "keeps_order", lambda *_: True)
 
 
+def no_sync_of_the_log() -> None:
+    """Answered once it is written."""
+    put(Disk, "fdatasync", nothing)
+
+
+def no_log_is_worked_off() -> None:
+    """Not even after a crash."""
+    put(core.ahead.Logs, "work_off", nothing)
+
+
+def no_log_is_emptied_before_something_goes() -> None:
+    put(core.ahead.Logs, "work_off_all", nothing)
+
+
+def no_doubt_of_packs() -> None:
+    """Whatever is there is taken for durable."""
+    put(core.packs.Pack, "lasts", property(lambda _: True, nothing))
+
+
 def no_vouching() -> None:
     """What is newest is not synced where an answer names nothing new."""
-    put(core.recorder.Recorder, "_sync_names", nothing)
+    put(core.store.Store, "vouch", nothing)
 
 
 def no_memory_of_what_is_unsynced() -> None:
-    put(core.writer.Writer, "_remember_unsynced", nothing)
+    put(core.store.Store, "note_unsynced", nothing)
 
 
 def no_read_back() -> None:
     put(core.packing.PackWriter, "check", nothing)
-    real = core.refs.RefStore.place
+    real = core.refs.RefStore.settle
 
-    def place(self: Any, fresh: Any, *, sync: bool) -> None:
+    def settle(self: Any, fresh: Any, *, sync: bool) -> None:
         try:
             real(self, fresh, sync=sync)
         except core.errors.Damaged:
             return
 
-    put(core.refs.RefStore, "place", place)
+    put(core.refs.RefStore, "settle", settle)
 
 
 def no_other_writers_kept_out() -> None:
@@ -111,22 +131,12 @@ def no_other_writers_kept_out() -> None:
 
 
 def no_gate() -> None:
-    real = core.store.Store._lock
+    real = core.store.Store._locked
 
-    @contextmanager
-    def lock(self: Any, name: str, *, exclusive: bool, wait: float, what: str) -> Iterator[Any]:
-        if name != "gate":
-            with real(self, name, exclusive=exclusive, wait=wait, what=what) as held:
-                yield held
-            return
-        held = [os.open(os.devnull, os.O_RDONLY)]
-        try:
-            yield held
-        finally:
-            for fd in held:
-                os.close(fd)
+    def locked(self: Any, name: str, **how: Any) -> int:
+        return os.open(os.devnull, os.O_RDONLY) if name == "gate" else real(self, name, **how)
 
-    put(core.store.Store, "_lock", lock)
+    put(core.store.Store, "_locked", locked)
 
 
 def no_generation() -> None:

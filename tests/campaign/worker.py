@@ -21,7 +21,7 @@ from core.backup import backup
 from core.consolidate import consolidate
 from core.deep import deep_repack
 from core.disk import REAL, Disk
-from core.errors import Busy
+from core.errors import Busy, TurnmarkError
 from core.history import History, MarkSpec
 from core.keeping import Policy
 from core.model import RelPath
@@ -61,6 +61,8 @@ class Worker:
     recorder: Recorder
     log: int
     keep_points: int = 30
+    ready: bool = False
+    """It prepares for the next point as a service does."""
     trouble: bool = False
     """The disk fails on purpose: a rollback may do less than it was asked to, and say so."""
 
@@ -88,6 +90,9 @@ class Worker:
 
     def do(self, name: str) -> None:
         self.say("verb", name)
+        if self.ready and self.rng.random() < 0.7:
+            with suppress(OSError, TurnmarkError):  # a favour
+                self.recorder.prepare()
         VERBS[name][0](self)
 
     def answered(self, taken: Taken) -> None:
@@ -229,8 +234,6 @@ def extent(done: Result, *, whole: bool, well: bool) -> str:
 @contextmanager
 def suppress_no_turn() -> Iterator[None]:
     """That the session's turn is over is an answer as well: another life may have closed it."""
-    from core.errors import TurnmarkError
-
     try:
         yield
     except TurnmarkError as error:
@@ -267,7 +270,7 @@ def at_work(ground: Ground, rng: random.Random, disk: Disk = REAL) -> Iterator[W
         store = Store.create(ground.store, disk)
         with store.workspace_lock(ground.root.id, wait=5):
             recorder = Recorder(store, ground.root, ALL)
-            worker = Worker(ground, rng, recorder, log)
+            worker = Worker(ground, rng, recorder, log, ready=rng.random() < 0.5)
             finish_interrupted(recorder)
             left = [name for name in os.listdir(ground.tree) if name.startswith(STAGING.decode())]
             assert not left, f"a finished rollback left {left}"

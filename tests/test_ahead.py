@@ -1,0 +1,553 @@
+"""What is answered by one sync of a log is there after any crash, and nothing else is."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core import ahead
+from core.ahead import BLOCK, BYTES, Ahead, Record, encode, records
+from core.disk import REAL, Disk
+from core.errors import TurnmarkError
+from core.history import MarkSpec, mark_ref, snapshot_ref
+from core.keeping import Policy
+from core.model import Oid, RelPath
+from core.packform import TRAILER_BYTES
+from core.recorder import Recorder, Taken
+from core.retention import prune
+from core.store import Store
+from core.sweep import sweep
+from core.verify import verify
+from tests.faults import FaultyDisk, ShortDisk, dies, failing
+from tests.stores import ALL, UNSYNCED, Bench, Unsynced, fsck, held_below
+from tests.trees import build
+
+A = [RelPath(b"a")]
+NEVER = 10**9
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = prepared(tmp_path)
+    yield made
+    made.close()
+
+
+def prepared(place: Path, disk: Disk = UNSYNCED) -> Bench:
+    """A workspace with one point, ready for the next as a service makes it."""
+    made = Bench(place)
+    build(made.path, {"a": "1", "d/b": "2"})
+    made.point()
+    made.reopen(disk)
+    made.recorder.prepare()
+    return made
+
+
+def turn(bench: Bench, content: str = "changed") -> Taken:
+    (bench.path / "a").write_text(content)
+    return bench.recorder.take(A, MarkSpec("manual"))
+
+
+def log_of(bench: Bench) -> Path:
+    return Path(bench.store.logs.path(bench.root.id))
+
+
+def kept_in(bench: Bench) -> list[Record]:
+    return list(records(log_of(bench).read_bytes()))
+
+
+def die(bench: Bench) -> None:
+    """As a killed process does: whatever it holds is let go of as it is."""
+    recorder = bench.recorder
+    assert recorder._log is not None
+    recorder._log.close()
+    recorder._log = None
+    bench.close()
+
+
+def named(bench: Bench, taken: Taken) -> dict[str, Path]:
+    """The files of a point, which a power cut may take."""
+    (record,) = [r for r in kept_in(bench)[-2:] if r.packs]
+    pack = record.packs[0][0][-TRAILER_BYTES:].hex()
+    base = Path(bench.store.base)
+    assert taken.mark is not None
+    return {
+        "pack": base / f"objects/pack/pack-{pack}.pack",
+        "index": base / f"objects/pack/pack-{pack}.idx",
+        "snapshot": base / snapshot_ref(taken.snapshot),
+        "mark": base / mark_ref(taken.mark),
+    }
+
+
+def check(bench: Bench, taken: Taken, content: bytes = b"changed") -> None:
+    store = Store.open(bench.store.base)
+    assert taken.mark is not None
+    assert store.refs.read(mark_ref(taken.mark)) == taken.mark.id
+    assert store.refs.read(snapshot_ref(taken.snapshot)) == taken.snapshot.id
+    assert content in {store.read(oid)[1] for pack in store.packs() for oid in pack.oids()}
+    assert verify(store).damaged == []
+    fsck(store.base)
+
+
+# The format
+
+oids = st.binary(min_size=20, max_size=20).map(Oid)
+names = st.from_regex(r"refs/turnmark/[0-9a-f]{16}/[sm]/[1-9][0-9]{0,5}", fullmatch=True)
+some_records = st.builds(
+    Record,
+    st.dictionaries(names, oids, max_size=3),
+    st.lists(st.tuples(st.binary(max_size=9000), st.binary(max_size=99)), max_size=2),
+)
+
+
+@given(st.lists(some_records, max_size=4), st.integers(1, 2**32 - 1))
+def test_what_was_written_is_read(given_: list[Record], filling: int) -> None:
+    log = b"".join(encode(record, filling, number) for number, record in enumerate(given_))
+    assert len(log) % BLOCK == 0
+    assert list(records(log + bytes(BYTES))) == given_
+
+
+@given(st.lists(some_records, min_size=1, max_size=3), st.data())
+def test_of_a_torn_log_the_whole_records_before_are_read(given_: list[Record], data: Any) -> None:
+    parts = [encode(record, 7, number) for number, record in enumerate(given_)]
+    log = bytearray(b"".join(parts))
+    at = data.draw(st.integers(0, len(log) - 1))
+    log[at] ^= 0xFF
+    found = list(records(bytes(log)))
+    ends = list(itertools.accumulate(map(len, parts)))
+    torn = next(n for n, end in enumerate(ends) if at < end)
+    padding = at >= ends[torn] - len(parts[torn]) + len(parts[torn].rstrip(b"\0"))
+    assert found[:torn] == given_[:torn]
+    assert len(found) == torn or padding or found == given_
+
+
+def test_records_of_an_earlier_filling_are_none() -> None:
+    old = b"".join(encode(Record({"old": Oid(bytes(20))}, ()), 1, n) for n in range(3))
+    new = encode(Record({"new": Oid(bytes(20))}, ()), 2, 0)
+    assert [list(one.refs) for one in records(new + old[len(new) :])] == [["new"]]
+
+
+# One sync
+
+
+class Counting(Disk):
+    """Writes down what is synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+
+    def fsync(self, fd: int) -> None:
+        self.synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        super().fsync(fd)
+
+    def fdatasync(self, fd: int) -> None:
+        self.fsync(fd)
+
+
+def test_a_point_that_was_prepared_for_takes_one_sync(tmp_path: Path) -> None:
+    disk = Counting()
+    bench = prepared(tmp_path, disk)
+    disk.synced.clear()
+    taken = turn(bench)
+    assert disk.synced == [str(log_of(bench))]
+    assert taken.durable
+    check(bench, taken)
+    bench.close()
+    assert not log_of(bench).exists()
+
+
+def test_what_is_in_the_log_is_synced_where_it_belongs_while_nobody_waits(tmp_path: Path) -> None:
+    disk = Counting()
+    bench = prepared(tmp_path, disk)
+    files = named(bench, turn(bench))
+    disk.synced.clear()
+    bench.recorder.prepare()
+    places = {str(path) for path in files.values()} | {str(p.parent) for p in files.values()}
+    assert places <= set(disk.synced[:-1])
+    assert disk.synced[-1] == str(log_of(bench))
+    assert kept_in(bench) == []
+    bench.close()
+
+
+# Crashes
+
+HARMS = {
+    "gone": lambda path: path.unlink(),
+    "empty": lambda path: (path.unlink(), path.touch()),
+    "other": lambda path: (path.unlink(), path.write_bytes(os.urandom(3000))),
+    "longer": lambda path: (path.chmod(0o600), path.write_bytes(path.read_bytes() + b"x")),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize(
+    "lost", [{"pack"}, {"index"}, {"snapshot"}, {"mark"}, {"pack", "index", "snapshot", "mark"}]
+)
+def test_what_a_power_cut_takes_is_put_in_place_again(
+    bench: Bench, harm: str, lost: set[str]
+) -> None:
+    taken = turn(bench)
+    files = named(bench, taken)
+    die(bench)
+    for name in lost:
+        HARMS[harm](files[name])
+    check(bench, taken)
+    assert not kept_in(bench)
+    assert all(path.stat().st_mode & 0o777 in (0o400, 0o600) for path in files.values())
+
+
+def test_several_points_are_put_in_place_again(bench: Bench) -> None:
+    taken: list[Taken] = []
+    files: list[Path] = []
+    for number in range(5):
+        taken.append(turn(bench, f"content {number}"))
+        files += named(bench, taken[-1]).values()
+    assert len(kept_in(bench)) == 10
+    die(bench)
+    for path in files:
+        path.unlink()
+    for number, one in enumerate(taken):
+        check(bench, one, b"content %d" % number)
+
+
+def test_whoever_waits_for_the_lock_of_one_who_dies_finds_all(bench: Bench) -> None:
+    other = Store.open(bench.store.base)
+    taken = turn(bench)
+    files = named(bench, taken)
+    die(bench)
+    files["mark"].unlink()  # it died before the last name: nobody was answered
+    with other.workspace_lock(bench.root.id):
+        recorder = Recorder(other, bench.root, ALL)
+        assert recorder.last_mark == (taken.mark and taken.mark.id)
+        recorder.close()
+    check(bench, taken)
+
+
+def test_what_was_never_answered_gives_way_to_what_was(bench: Bench) -> None:
+    """Another process had the lock next, and made a reference of that name."""
+    taken = turn(bench)
+    ref = named(bench, taken)["mark"]
+    die(bench)
+    ref.write_text("1" * 40 + "\n")
+    Store.open(bench.store.base)
+    assert ref.read_text() == "1" * 40 + "\n"
+    assert kept_in(bench) == []
+
+
+def test_a_log_of_the_living_is_left_alone(bench: Bench) -> None:
+    turn(bench)
+    before = log_of(bench).read_bytes()
+    Store.open(bench.store.base)
+    assert log_of(bench).read_bytes() == before
+
+
+def killed(place: Path, at: int) -> tuple[Bench, bool]:
+    bench = prepared(place)
+    bench.close()
+    (bench.path / "a").write_text("changed")
+
+    def run(disk: Disk) -> None:
+        store = Store.open(bench.store.base, disk)
+        with store.workspace_lock(bench.root.id):
+            recorder = Recorder(store, bench.root, ALL)
+            recorder.prepare()
+            recorder.take(A, MarkSpec("manual"))
+            recorder.prepare()
+            recorder.put_away()
+            recorder.close()
+
+    return bench, dies(run, at)
+
+
+def test_killed_at_any_write_leaves_a_store_that_just_works(tmp_path: Path) -> None:
+    for at in range(1, 200):
+        bench, died = killed(tmp_path / str(at), at)
+        bench.reopen()
+        again = bench.point()
+        assert kept_in(bench) == [] if log_of(bench).exists() else True
+        bench.close()
+        check(bench, again)
+        if not died:
+            assert at > 25
+            return
+
+
+def test_killed_while_it_is_put_in_place_it_is_the_next_time(tmp_path: Path) -> None:
+    for at in range(1, 200):
+        bench = prepared(tmp_path / str(at))
+        taken = turn(bench)
+        files = named(bench, taken)
+        die(bench)
+        files["pack"].unlink()
+        HARMS["other"](files["mark"])
+        died = dies(partial(Store.open, bench.store.base), at)
+        check(bench, taken)
+        if not died:
+            assert at > 10
+            return
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
+def test_an_error_at_any_write_is_never_an_ack(tmp_path: Path, number: int, lasting: bool) -> None:
+    """Nor does what failed come back, or stay in the way."""
+    for at in range(1, 200):
+        disk = FaultyDisk(NEVER, failing(number), lasting=lasting)
+        bench = prepared(tmp_path / str(at), disk)
+        disk.at, disk.count = at, 0
+        taken, refs = None, bench.store.refs
+        before = refs.below("refs")
+        try:
+            taken = turn(bench)
+        except TurnmarkError:
+            marks = {n: o for n, o in refs.below("refs").items() if "/m/" in n and n not in before}
+            assert not marks
+        struck, disk.at = disk.struck, NEVER
+        die(bench)
+        bench.reopen()
+        if taken is not None:
+            check(bench, taken)
+        elif not lasting:
+            assert {n for n in bench.store.refs.below("refs") if "/m/" in n} == {
+                n for n in before if "/m/" in n
+            }
+        again = bench.point()
+        bench.close()
+        check(bench, again)
+        if not struck:
+            assert at > 5
+            return
+
+
+def test_short_writes_change_nothing(tmp_path: Path) -> None:
+    bench = prepared(tmp_path, ShortDisk())
+    taken = turn(bench)
+    assert len(kept_in(bench)) == 2
+    die(bench)
+    check(bench, taken)
+
+
+def test_a_log_that_reads_back_otherwise_is_not_counted_on(tmp_path: Path) -> None:
+    class Lying(Unsynced):
+        def overwrite_some(self, fd: int, data: bytes | memoryview, offset: int) -> int:
+            return super().overwrite_some(fd, bytes(data)[:-1] + b"?", offset)
+
+    bench = prepared(tmp_path)
+    bench.reopen(Lying())
+    bench.recorder.prepare()
+    files = {path.name for path in Path(bench.store.packs_in).glob("pack-*")}
+    taken = turn(bench)
+    assert len({path.name for path in Path(bench.store.packs_in).glob("pack-*")} - files) == 2
+    die(bench)
+    check(bench, taken)
+
+
+# What is not durable is not counted on
+
+
+def synced_by_a_turn(bench: Bench, disk: Counting) -> set[str]:
+    disk.synced.clear()
+    turn(bench)
+    return set(disk.synced)
+
+
+def test_what_another_one_wrote_is_vouched_for_before_a_log_counts_on_it(tmp_path: Path) -> None:
+    """Its names may not be durable yet, and who wrote it may be dead."""
+    disk = Counting()
+    bench = prepared(tmp_path, disk)
+    with Store.open(bench.store.base).writing() as writer:
+        writer.add("blob", b"changed")
+        writer.settle(sync=False)
+    assert bench.store.packs_in in synced_by_a_turn(bench, disk)
+    assert kept_in(bench) == []
+    bench.recorder.prepare()
+    (bench.path / "a").write_text("1")
+    disk.synced.clear()
+    bench.recorder.take(A, MarkSpec("manual"))
+    assert disk.synced == [str(log_of(bench))]
+    bench.close()
+
+
+def test_after_a_burst_that_was_not_synced_all_is_vouched_for_first(tmp_path: Path) -> None:
+    disk = Counting()
+    bench = prepared(tmp_path, disk)
+    (bench.path / "a").write_text("a burst")
+    bench.recorder.take(A, sync=False)
+    assert len(synced_by_a_turn(bench, disk)) > 1
+    (bench.path / "a").write_text("another")
+    bench.recorder.take(A, sync=False)
+    bench.recorder.prepare()
+    assert synced_by_a_turn(bench, disk) == {str(log_of(bench))}
+    bench.close()
+
+
+def test_what_was_found_at_the_start_is_vouched_for_before_there_is_a_log(tmp_path: Path) -> None:
+    bench = prepared(tmp_path)
+    disk = Counting()
+    bench.reopen(disk)
+    bench.recorder.prepare()
+    base = bench.store.base
+    of_workspace = f"{base}/refs/turnmark/{bench.root.id}"
+    made = disk.synced.index(str(log_of(bench)))
+    for place in (f"{base}/objects/pack", f"{of_workspace}/s", f"{of_workspace}/m"):
+        assert place in disk.synced[:made]
+    assert f"{base}/turnmark" in disk.synced[:made]
+    assert f"{base}/turnmark/ahead" in disk.synced[made:]
+    bench.close()
+
+
+# What is dropped does not come back
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_log_brings_nothing_back_that_was_dropped(bench: Bench, alive: bool) -> None:
+    taken = [turn(bench, f"content {number}") for number in range(4)]
+    log = log_of(bench)
+    if not alive:
+        die(bench)
+    other = Store.open(bench.store.base) if alive else Store(bench.store.base, REAL)
+    prune(other, Policy(max_points=1, burst_hours=0, burst_turns=0), taken[-1].snapshot.time_ns)
+    sweep(other, 0.0)
+    assert list(records(log.read_bytes())) == [] if alive else not log.exists()
+    left = set(other.refs.below("refs"))
+    assert mark_ref(taken[0].mark) not in left  # type: ignore[arg-type]
+    if alive:
+        after = turn(bench, "after it")
+        assert len(kept_in(bench)) in (0, 2)
+        die(bench)
+        check(bench, after, b"after it")
+    Store.open(bench.store.base)
+    assert mark_ref(taken[0].mark) not in other.refs.below("refs")  # type: ignore[arg-type]
+    fsck(bench.store.base)
+
+
+def test_the_owner_goes_on_with_a_log_that_somebody_worked_off(bench: Bench) -> None:
+    turn(bench, "first")
+    with Store.open(bench.store.base).exclusive():
+        pass
+    assert kept_in(bench) == []
+    taken = turn(bench, "second")
+    assert len(kept_in(bench)) == 2
+    files = named(bench, taken)
+    die(bench)
+    files["pack"].unlink()
+    check(bench, taken, b"second")
+
+
+# Room, and who may write it
+
+
+def test_more_turns_than_the_log_holds_go_the_other_way(bench: Bench) -> None:
+    content = "".join(chr(97 + n % 26) * 50 for n in range(1000))
+    taken = [turn(bench, f"{number}{content}") for number in range(14)]
+    assert 0 < len(kept_in(bench)) < 28
+    assert log_of(bench).stat().st_size == BYTES
+    die(bench)
+    check(bench, taken[-1], b"13" + content.encode())
+    fsck(bench.store.base)
+
+
+def test_after_it_was_worked_off_there_is_room_again(bench: Bench) -> None:
+    content = "x" * 100_000
+    for number in range(14):
+        turn(bench, f"{number}{content}")
+        assert len(kept_in(bench)) == 2
+        bench.recorder.prepare()
+
+
+def test_a_log_that_was_taken_away_is_not_written(tmp_path: Path) -> None:
+    disk = Counting()
+    bench = prepared(tmp_path, disk)
+    log_of(bench).unlink()
+    assert len(synced_by_a_turn(bench, disk)) > 1
+    bench.recorder.prepare()
+    assert synced_by_a_turn(bench, disk) == {str(log_of(bench))}
+    bench.close()
+
+
+def test_a_child_writes_no_log_of_its_parent(bench: Bench) -> None:
+    log = bench.recorder._log
+    assert log is not None
+    pid = os.fork()
+    if pid == 0:
+        os._exit(log.takes(1))
+    assert os.waitpid(pid, 0)[1] == 0
+    assert log.takes(1)
+
+
+def test_where_there_is_little_room_there_is_no_log(tmp_path: Path) -> None:
+    class Full(Unsynced):
+        def free(self, path: str) -> int:
+            return ahead.ROOM - 1
+
+    bench = prepared(tmp_path, Full())
+    taken = turn(bench)
+    assert not log_of(bench).exists()
+    check(bench, taken)
+    bench.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
+def test_a_log_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path, number: int) -> None:
+    disk = FaultyDisk(NEVER, failing(number), lasting=True)
+    path = tmp_path / "log"
+    for at in (1, 2, 3):
+        disk.at, disk.count = at, 0
+        with pytest.raises(OSError):  # noqa: PT011 - whichever was the nth
+            Ahead(disk, str(path))
+        disk.at = NEVER
+        assert held_below(tmp_path) == 0
+        disk.discard(str(path))
+
+
+def test_the_lock_of_a_log_tells_that_its_owner_lives(bench: Bench) -> None:
+    with open(log_of(bench)) as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def test_what_cannot_be_synced_is_written_anew(tmp_path: Path) -> None:
+    """Of a file whose sync has failed once, the next one says nothing."""
+
+    class Failing(Unsynced):
+        armed = False
+
+        def fsync(self, fd: int) -> None:
+            if self.armed and os.readlink(f"/proc/self/fd/{fd}").endswith(".pack"):
+                self.armed = False
+                raise OSError(errno.EIO, "once")
+            super().fsync(fd)
+
+    disk = Failing()
+    bench = prepared(tmp_path, disk)
+    taken = turn(bench)
+    pack = named(bench, taken)["pack"]
+    before = pack.stat().st_ino
+    disk.armed = True
+    bench.recorder.prepare()
+    assert not disk.armed
+    assert pack.stat().st_ino != before
+    bench.close()
+    check(bench, taken)
+
+
+def test_a_log_that_cannot_be_worked_off_is_told_of_and_kept(bench: Bench) -> None:
+    class Broken(Unsynced):
+        def rename(self, *arguments: Any, **options: Any) -> None:
+            raise OSError(errno.EIO, "broken")
+
+    taken = turn(bench)
+    named(bench, taken)["pack"].unlink()
+    die(bench)
+    with pytest.raises(TurnmarkError, match="before a crash"):
+        Store.open(bench.store.base, Broken())
+    check(bench, taken)
