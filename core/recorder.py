@@ -1,7 +1,8 @@
 """Takes the snapshots and marks of one workspace: the one place where history grows.
 
 Order of one snapshot, and what is true if the process dies after each step:
-1. shared store lock, a look at the tree, new objects in a pack that nobody sees: nothing yet;
+1. shared store lock, a look at the tree, new objects in a pack that nobody sees, where the
+   workspace lies: nothing yet;
 2. pack and index synced, renamed, directory synced, read back: unreferenced objects, to be swept;
 3. the snapshot's reference: it exists; a mark that was asked for does not, and has no answer;
 4. the mark's reference, then both names synced: all done (before that, a power cut may leave either
@@ -449,9 +450,9 @@ class Recorder:
         refs = [(snapshot_ref(snapshot), snapshot.id)] if snapshot is not None else []
         refs += [(mark_ref(mark), mark.id)] if mark is not None else []
         try:
-            writer.settle(sync=sync, refs=refs)
             if snapshot is not None:
                 self._register()
+            writer.settle(sync=sync, refs=refs)
             vouched, self._vouched = self._vouched, False  # until it has gone well
             writer.publish(sync=sync)
             if sync and not (refs or vouched):

@@ -220,6 +220,29 @@ def test_several_points_are_put_in_place_again(bench: Bench) -> None:
         check(bench, one, b"content %d" % number)
 
 
+def test_a_first_point_that_is_put_in_place_is_known_to_be_of_its_directory(tmp_path: Path) -> None:
+    """Found by the campaign."""
+
+    fresh = Bench(tmp_path)
+
+    class Dying(Unsynced):
+        def fdatasync(self, fd: int) -> None:
+            super().fdatasync(fd)
+            if kept_in(fresh):
+                raise KeyboardInterrupt
+
+    build(fresh.path, {"a": "changed"})
+    fresh.reopen(Dying())
+    fresh.recorder.prepare()
+    with pytest.raises(KeyboardInterrupt):
+        turn(fresh)
+    die(fresh)
+    fresh.reopen()
+    assert fresh.recorder.last is not None
+    assert verify(fresh.store).damaged == []
+    fresh.close()
+
+
 def test_whoever_waits_for_the_lock_of_one_who_dies_finds_all(bench: Bench) -> None:
     other = Store.open(bench.store.base)
     taken = turn(bench)
