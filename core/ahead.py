@@ -221,9 +221,9 @@ class Logs:
         except (FileNotFoundError, NotADirectoryError):
             return True
 
-    def left(self) -> list[str]:
-        """The workspaces of those that hold something, and that no living process writes."""
-        return [w for w in self._names() if not (self.is_empty(w) or self._is_owned(w))]
+    def is_left(self, workspace: str) -> bool:
+        """Whether it holds something, and no living process writes it."""
+        return not (self.is_empty(workspace) or self._is_owned(workspace))
 
     def new(self, workspace: str) -> Ahead | None:
         """For the holder of the workspace's lock, who has worked off the old one; None where others
@@ -248,13 +248,14 @@ class Logs:
 
     def work_off_all(self) -> None:
         """Under the exclusive lock. Those that nobody writes go."""
-        for workspace in self._names():
+        for workspace in self.names():
             if not self.is_empty(workspace):
                 self.work_off(workspace)
             if not self._is_owned(workspace):
                 self.disk.discard(self.path(workspace))
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """The workspaces that have one."""
         try:
             return self.disk.names(self.place)
         except (FileNotFoundError, NotADirectoryError):

@@ -370,11 +370,13 @@ class Store:
         """Whoever opens the store is to find all that was answered, also after a power cut."""
         if self.readable_only:
             return
+        until = time.monotonic() + WAIT
         with self._explained(PUT_IN_PLACE):
-            left = self.logs.left()
-        for workspace in left:
-            with suppress(Busy), self.workspace_lock(workspace):
-                continue  # whoever takes it has worked off the log
+            for workspace in self.logs.names():
+                while self.logs.is_left(workspace) and time.monotonic() < until:
+                    # whoever takes it works off the log; and may keep it for long
+                    with suppress(Busy), self.workspace_lock(workspace, wait=BREATH):
+                        break
 
     def work_off(self, workspace: str, wait: float = WAIT) -> None:
         """Makes what the log holds durable where it belongs; for the holder of the lock."""

@@ -6,7 +6,10 @@ import errno
 import fcntl
 import itertools
 import os
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -574,3 +577,27 @@ def test_a_log_that_cannot_be_worked_off_is_told_of_and_kept(bench: Bench) -> No
     with pytest.raises(TurnmarkError, match="before a crash"):
         Store.open(bench.store.base, Broken())
     check(bench, taken)
+
+
+def test_nobody_waits_for_whoever_was_first_to_put_it_in_place(bench: Bench) -> None:
+    """A service keeps the locks of its workspaces: the others' threads open the store as well."""
+    turn(bench)
+    die(bench)
+    left = threading.Event()
+
+    class Late(Unsynced):
+        """Its look at the log comes before another one takes the lock, for long."""
+
+        def flock(self, fd: int, operation: int) -> None:
+            if not left.is_set() and "/locks/" in os.readlink(f"/proc/self/fd/{fd}"):
+                left.set()
+                kept.enter_context(first.workspace_lock(bench.root.id))
+            super().flock(fd, operation)
+
+    with ExitStack() as kept:
+        first = Store(bench.store.base, UNSYNCED)
+        begun = time.monotonic()
+        Store.open(bench.store.base, Late())
+        assert left.is_set()
+        assert time.monotonic() - begun < 2
+    assert kept_in(bench) == []
