@@ -40,7 +40,10 @@ class Refused(TurnmarkError):
     """A rollback that would need the plan's hash, or that may not be made at all."""
 
 
-def explain(error: OSError, what: str, where: str) -> TurnmarkError:
+TRY_AGAIN = "Nothing was acknowledged; try again when the cause is gone."
+
+
+def explain(error: OSError, what: str, where: str, hint: str = TRY_AGAIN) -> TurnmarkError:
     """A system error as a sentence with a way out."""
     if error.errno in NO_SPACE:
         return TurnmarkError(
@@ -54,5 +57,5 @@ def explain(error: OSError, what: str, where: str) -> TurnmarkError:
         )
     return TurnmarkError(
         f"Could not {what}: {error.strerror} ({error.filename or where}).",
-        "Nothing was acknowledged; try again when the cause is gone.",
+        hint,
     )

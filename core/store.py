@@ -19,7 +19,7 @@ from itertools import chain
 from . import reserve
 from .ahead import Ahead, Logs
 from .disk import HALF_WRITTEN, REAL, Disk
-from .errors import Busy, Damaged, NoStore, TurnmarkError, explain
+from .errors import TRY_AGAIN, Busy, Damaged, NoStore, TurnmarkError, explain
 from .model import EMPTY_TREE, Oid
 from .objects import Kind, hash_object
 from .order import Order
@@ -43,7 +43,10 @@ GATE = 0.05
 BREATH = 0.02
 """Between two tries, so that those who were kept waiting come first."""
 STALE_SECONDS = 86_400.0
-PUT_IN_PLACE = "put in place what was answered before a crash"
+PUT_IN_PLACE = (
+    "put in place what was answered before a crash",
+    "The store has it still, in turnmark/ahead; try again when the cause is gone.",
+)
 LAID_OUT = (
     *("turnmark", "turnmark/tmp", "turnmark/locks", "turnmark/workspaces", "turnmark/cache"),
     *("turnmark/journal", "objects", "objects/pack", "objects/info"),
@@ -283,7 +286,7 @@ class Store:
                 raise self._busy("store", "The store", wait)
             time.sleep(BREATH)
         with both:
-            with self._explained(PUT_IN_PLACE):
+            with self._explained(*PUT_IN_PLACE):
                 self.logs.work_off_all()
             yield
 
@@ -357,12 +360,12 @@ class Store:
             raise TurnmarkError(self.readable_only, "Update turnmark; this one may only read it.")
 
     @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _explained(self, what: str, hint: str = TRY_AGAIN) -> Iterator[None]:
         """Turns what the system says into what the user can do."""
         try:
             yield
         except OSError as error:
-            raise explain(error, what, self.base) from error
+            raise explain(error, what, self.base, hint) from error
 
     # Logs: what was answered and is not durable yet where it belongs
 
@@ -371,7 +374,7 @@ class Store:
         if self.readable_only:
             return
         until = time.monotonic() + WAIT
-        with self._explained(PUT_IN_PLACE):
+        with self._explained(*PUT_IN_PLACE):
             for workspace in self.logs.names():
                 while self.logs.is_left(workspace) and time.monotonic() < until:
                     # whoever takes it works off the log; and may keep it for long
@@ -380,7 +383,7 @@ class Store:
 
     def work_off(self, workspace: str, wait: float = WAIT) -> None:
         """Makes what the log holds durable where it belongs; for the holder of the lock."""
-        with self._explained(PUT_IN_PLACE):
+        with self._explained(*PUT_IN_PLACE):
             if not self.logs.is_empty(workspace):
                 with self._shared(wait):
                     self.logs.work_off(workspace)
