@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import NamedTuple
 
 from .deflate import crc32
@@ -44,6 +46,7 @@ BLOCK = 4096
 """A record begins in a block of its own: a torn write spoils none before it."""
 BYTES = 1 << 19
 NOTHING = bytes(BLOCK)
+WORKSPACE = re.compile(r"[0-9a-f]{16}")
 ROOM = 8 * BYTES
 """Where there is less than this, others need it more."""
 
@@ -99,6 +102,13 @@ def _decode(body: bytes, words: int) -> Record:
     return Record(refs, packs)
 
 
+def claims(data: bytes, name: str) -> bool:
+    """Whether a snapshot or mark says of itself, in the words of `history`, that it is the one of
+    that name."""
+    _, _, workspace, _, seq = name.encode().split(b"/")
+    return b'"workspace": "%s", ' % workspace in data and b', "seq": %s, ' % seq in data
+
+
 class Ahead:
     """Owns the log of one workspace, whose lock its process holds."""
 
@@ -146,8 +156,13 @@ class Ahead:
             return False
         try:
             return self.disk.lstat(self.path).st_ino == self._inode
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:
             return False
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether what it held may be nowhere durable: somebody has taken it away."""
+        return len(self._ends) > 1 and not self.is_usable
 
     def takes(self, size: int) -> bool:
         """Whether there is room for so many bytes of packs."""
@@ -155,20 +170,29 @@ class Ahead:
 
     def keep(self, packs: Sequence[Placed], refs: Refs) -> bool:
         """Makes a change durable, unless that cannot be done here: then it goes another way."""
-        self._begin()
+        try:
+            self._begin()
+        except OSError:
+            self._broken = True
+            return False
         both = [self._next(Record({}, packs), 0), self._next(Record(refs, ()), 1)]
         data, at = b"".join(both), self._ends[-1]
         if at + len(data) > BYTES:
             return False
         self._ends += [at + len(both[0]), at + len(data)]
+        self._broken = True
         try:
             self._overwrite(data, at)
             kept = self.disk.pread_exactly(self._fd, len(data), at) == data
         except OSError:
             kept = False
-        if not kept:
+        except BaseException:
             self.take_back({})
-            self._broken = True
+            raise
+        if kept:
+            self._broken = False
+        else:
+            self.take_back({})
         return kept
 
     def take_back(self, but: Refs) -> None:
@@ -203,32 +227,43 @@ class Ahead:
 class Logs:
     """Owns the directory of all workspaces' logs."""
 
-    def __init__(self, disk: Disk, base: str, packs_in: str, refs: RefStore) -> None:
+    def __init__(
+        self, disk: Disk, base: str, refs: RefStore, answers_to: Callable[[str, Oid], bool]
+    ) -> None:
+        """`answers_to` says whether an object is the point that a reference's name says."""
         self.disk = disk
         self.base = base
-        self.packs_in = packs_in
         self.refs = refs
+        self.answers_to = answers_to
         self.place = f"{base}/turnmark/ahead"
 
     def path(self, workspace: str) -> str:
         return f"{self.place}/{workspace}"
 
-    def is_empty(self, workspace: str) -> bool:
-        """Or not there."""
+    def names(self) -> list[str]:
+        """The workspaces that have one."""
         try:
-            with self.disk.opened(self.path(workspace)) as fd:
-                return self.disk.pread_exactly(fd, len(MAGIC), 0) != MAGIC
+            with self.disk.scandir(self.place) as found:
+                return [e.name for e in found if WORKSPACE.fullmatch(e.name) and is_file(e)]
         except (FileNotFoundError, NotADirectoryError):
-            return True
+            return []
+
+    def is_there(self, workspace: str) -> bool:
+        return self.disk.exists(self.path(workspace))
 
     def is_left(self, workspace: str) -> bool:
         """Whether it holds something, and no living process writes it."""
-        return not (self.is_empty(workspace) or self._is_owned(workspace))
+        try:
+            with self.disk.opened(self.path(workspace)) as fd:
+                holds = self.disk.pread_exactly(fd, len(MAGIC), 0) == MAGIC
+                return holds and self.disk.lock(fd, exclusive=False, wait=0.0)
+        except FileNotFoundError:
+            return False
 
     def new(self, workspace: str) -> Ahead | None:
         """For the holder of the workspace's lock, who has worked off the old one; None where others
         need the room more."""
-        if self.disk.free(self.base) < ROOM or self._is_owned(workspace):
+        if self.disk.free(self.base) < ROOM:
             return None
         if not self.disk.exists(self.place):
             self.refs.order.directory(self.place, f"{self.base}/turnmark/tmp")
@@ -236,58 +271,81 @@ class Logs:
         return Ahead(self.disk, self.path(workspace))
 
     def work_off(self, workspace: str) -> None:
-        """Under the workspace's lock and the shared one, or under the exclusive one."""
-        path = self.path(workspace)
-        try:
-            work_off(self.disk, path, self.packs_in, self.refs)
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
-            give_up(self.disk, self.base)
-            work_off(self.disk, path, self.packs_in, self.refs)
+        """Under the workspace's lock and the shared one, or under the exclusive one. On a full disk
+        with what nobody depends on given up."""
+        for make_room in (give_up, drop_caches, None):
+            try:
+                with suppress(FileNotFoundError):  # another one has worked it off
+                    self._work_off(self.path(workspace))
+                return
+            except OSError as error:
+                if make_room is None or error.errno not in NO_SPACE:
+                    raise
+                make_room(self.disk, self.base)
 
-    def work_off_all(self) -> None:
-        """Under the exclusive lock. Those that nobody writes go."""
+    def work_off_all(self, aside: Callable[[str], None] | None = None) -> None:
+        """Under the exclusive lock. Those that nobody writes go; those that cannot be worked off
+        must be put aside, or nothing may be dropped."""
         for workspace in self.names():
-            if not self.is_empty(workspace):
+            try:
                 self.work_off(workspace)
-            if not self._is_owned(workspace):
-                self.disk.discard(self.path(workspace))
+            except OSError:
+                if aside is None:
+                    raise
+                aside(self.path(workspace))
+            self._discard_unowned(self.path(workspace))
+        if self.disk.exists(self.place):
+            self.disk.sync_dir(self.place)
 
-    def names(self) -> list[str]:
-        """The workspaces that have one."""
+    def _discard_unowned(self, path: str) -> None:
+        with suppress(FileNotFoundError), self.disk.opened(path) as fd:
+            if self.disk.lock(fd, exclusive=False, wait=0.0):
+                self.disk.discard(path)
+
+    def _work_off(self, path: str) -> None:
+        """To the end, also if it seems empty: what emptied it may not have lasted."""
+        with self.disk.opened(path, os.O_RDWR) as log:
+            if self.disk.pread_exactly(log, len(MAGIC), 0) == MAGIC:
+                for record in records(self.disk.read_all(log)):
+                    self._put_right(record)
+            try:
+                self.disk.overwrite(log, NOTHING, 0)
+                self.disk.fdatasync(log)
+            except OSError:
+                self.disk.unlink(path)
+                self.disk.sync_dir(self.place)
+
+    def _put_right(self, record: Record) -> None:
         try:
-            return self.disk.names(self.place)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-    def _is_owned(self, workspace: str) -> bool:
-        try:
-            with self.disk.opened(self.path(workspace)) as fd:
-                return not self.disk.lock(fd, exclusive=False, wait=0.0)
-        except FileNotFoundError:
-            return False
+            put_right(self.disk, record, self.refs, self.answers_to)
+        except OSError:  # what could not be synced may be taken for synced the next time
+            put_right(self.disk, record, self.refs, self.answers_to, anew=True)
 
 
-def work_off(disk: Disk, path: str, packs_in: str, refs: RefStore) -> None:
-    """Makes what a log holds durable where it belongs, and empties it.
+def is_file(entry: os.DirEntry[str]) -> bool:
+    return entry.is_file(follow_symlinks=False)
+
+
+def drop_caches(disk: Disk, base: str) -> None:
+    """They cost time, never truth."""
+    for name in disk.names(f"{base}/turnmark/cache"):
+        disk.discard(f"{base}/turnmark/cache/{name}")
+
+
+def put_right(
+    disk: Disk,
+    record: Record,
+    refs: RefStore,
+    answers_to: Callable[[str, Oid], bool],
+    *,
+    anew: bool = False,
+) -> None:
+    """Makes what a record names durable, and whole where it is not.
 
     A record that names a reference which is there, but is another one, was never answered: whoever
     made that one had the lock after its writer died, and could not know of it.
     """
-    with disk.opened(path, os.O_RDWR) as log:
-        for record in records(disk.read_all(log)):
-            try:
-                _put_right(disk, record, packs_in, refs)
-            except OSError:  # what could not be synced may be taken for synced the next time
-                _put_right(disk, record, packs_in, refs, anew=True)
-        disk.overwrite(log, NOTHING, 0)
-        disk.fdatasync(log)
-
-
-def _put_right(
-    disk: Disk, record: Record, packs_in: str, refs: RefStore, *, anew: bool = False
-) -> None:
+    packs_in = f"{refs.base}/objects/pack"
     files = {path: data for pair in record.packs for path, data in _files(packs_in, pair)}
     with ExitStack() as held:
         whole = []
@@ -300,7 +358,7 @@ def _put_right(
         disk.sync_all(whole)
     disk.sync_dir(packs_in)
     for name, oid in record.refs.items():
-        refs.put_right(name, oid, anew=anew)
+        refs.put_right(name, oid, partial(answers_to, name), anew=anew)
     disk.sync_dirs({os.path.dirname(f"{refs.base}/{name}") for name in record.refs})
 
 

@@ -229,6 +229,16 @@ class History:
         return max((*self.snapshot_ids, *self.mark_ids, *self._unread), default=0)
 
 
+def is_called(store: Store, name: str, oid: Oid) -> bool:
+    """Whether an object is the snapshot or mark that the name of a reference says."""
+    try:
+        if "/m/" in name:
+            return mark_ref(read_mark(store, oid)) == name
+        return snapshot_ref(read_snapshot(store, oid)) == name
+    except Damaged:
+        return False
+
+
 def snapshot_ref(snapshot: Snapshot) -> str:
     return ref_name(snapshot.workspace, "s", snapshot.seq)
 

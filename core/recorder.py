@@ -123,42 +123,51 @@ class Recorder:
         self._read_history()
 
     def close(self) -> None:
+        """What cannot be worked off is left to whoever takes the lock next."""
         self._leave_log()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
         self.tree.close()
 
-    def prepare(self) -> None:
+    def prepare(self, *, durable: bool = True) -> None:
         """What the next point would have to wait for, done while nobody waits."""
-        self.store.work_off(self.root.id, wait=0.0)
-        if self._log is not None:
-            self._log.is_worked_off()
-        if not self._vouched or self.store.holds_doubtful:
-            self.store.vouch(self.root.id)
-            self._vouched = True
+        if durable:
+            self._prepare_log()
         self.store.prepare()
-        if self._log is None or not self._log.is_usable:
-            self._leave_log()
-            self._log = self.store.logs.new(self.root.id)
 
     def put_away(self) -> None:
         """What was prepared and nobody has used."""
         self._leave_log()
         self.store.put_away()
 
+    def _prepare_log(self) -> None:
+        """Empties it, or makes one, where all else is durable."""
+        if self._log is not None and not self._log.is_usable:
+            self._leave_log()
+        self.store.work_off(self.root.id, wait=0.0)
+        if self._log is not None:
+            self._log.is_worked_off()
+        if not self._vouched or self.store.holds_doubtful:
+            self.store.vouch(self.root.id)
+            self._vouched = True
+        self._log = self._log or self.store.logs.new(self.root.id)
+
     def _leave_log(self) -> None:
-        """What cannot be worked off is left to whoever takes the lock next."""
-        log, self._log = self._log, None
-        if log is None:
-            return
+        """One that cannot be worked off stays, and stays ours."""
+        log = self._log
         try:
-            if log.is_usable:
+            if log is not None and log.is_usable:
                 self.store.work_off(self.root.id)
                 log.remove()
-            else:  # somebody has taken it away, and what was in it
+                self._log = None
+            elif log is not None:  # somebody has taken it away, and what was in it
+                self._vouched = False
                 self.store.sync_everything()
+                log.close()
+                self._log = None
         except (OSError, TurnmarkError):
             return
-        finally:
-            log.close()
 
     def progress(self) -> tuple[int, int]:
         """How many directories and files the look under way has seen; from another thread."""
@@ -188,8 +197,7 @@ class Recorder:
         With always_mark off, a mark is left out where neither the tree nor the newest mark moved.
         """
         haste = sync and mark is not None and paths is not None
-        writing = self.store.writing(in_haste=haste, log=self._sure_log)
-        with writing as writer, self._beneath() as beneath:
+        with self.store.writing(in_haste=haste) as writer, self._beneath() as beneath:
             proved_at = self._check_base(full=paths is None)
             look = self._look(beneath, writer, paths)
             snapshot, changed = self._snapshot(writer, look, note)
@@ -206,15 +214,10 @@ class Recorder:
 
     def record(self, spec: MarkSpec, snapshot: Snapshot, *, sync: bool = True) -> Mark:
         """A mark on a snapshot that exists already."""
-        with self.store.writing(log=self._sure_log) as writer:
+        with self.store.writing() as writer:
             made = self._mark(writer, snapshot, spec)
             self._publish(writer, None, made, sync=sync)
         return made
-
-    @property
-    def _sure_log(self) -> Ahead | None:
-        """The log, where all that it does not hold is durable."""
-        return self._log if self._vouched else None
 
     def keep_planned(
         self, files: Oid, about: bytes, objects: Mapping[Oid, tuple[Kind, bytes]], note: str
@@ -452,7 +455,7 @@ class Recorder:
         try:
             if snapshot is not None:
                 self._register()
-            writer.settle(sync=sync, refs=refs)
+            writer.settle(sync=sync, refs=refs, log=self._log if self._vouched else None)
             vouched, self._vouched = self._vouched, False  # until it has gone well
             writer.publish(sync=sync)
             if sync and not (refs or vouched):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -79,6 +79,13 @@ class RefStore:
     def read(self, name: str) -> Oid | None:
         loose = self._read_loose(name)
         return loose or self.packed().get(name)
+
+    def holds(self, name: str, oid: Oid) -> bool:
+        """False also where nobody can tell."""
+        try:
+            return self.read(name) == oid
+        except (Damaged, OSError):
+            return False
 
     def below(self, top: str, damaged: list[str] | None = None) -> Refs:
         """All references below a name; loose ones first, so that one being folded is not missed.
@@ -165,9 +172,11 @@ class RefStore:
             if self.read(one.name) != one.oid:  # it may have been folded at once
                 raise Damaged(f"The reference {one.name} was written but reads back otherwise.")
 
-    def put_right(self, name: str, oid: Oid, *, anew: bool = False) -> None:
-        """Makes a reference durable, but for the name of its file, if none of that name is whole;
-        one that is whole, and another, stays."""
+    def put_right(
+        self, name: str, oid: Oid, may_stay: Callable[[Oid], bool], *, anew: bool = False
+    ) -> None:
+        """Makes a reference durable, but for the name of its file; another one of that name stays
+        if it may."""
         path = f"{self.base}/{name}"
         try:
             there = self.read(name)
@@ -176,7 +185,7 @@ class RefStore:
         if there == oid and not anew:
             with suppress(FileNotFoundError), self.disk.opened(path) as fd:  # it may be folded
                 self.disk.fsync(fd)
-        elif there in (None, oid):
+        elif there in (None, oid) or not may_stay(there):
             self._make_dirs(os.path.dirname(name))
             part = f"{self.spares.prefix}{os.getpid()}-{time.monotonic_ns()}"
             try:

@@ -85,7 +85,7 @@ def repair(store: Store) -> Repaired:
     _refuse_newer(store)
     work = _Repair(store)
     work.layout()
-    with store.maintaining(PATIENCE), store.exclusive(PATIENCE):
+    with store.maintaining(PATIENCE), store.exclusive(PATIENCE, work.log_aside):
         store.reload()
         work.packs()
         work.loose_objects()
@@ -129,6 +129,9 @@ class _Repair:
         self.disk.rename(f"{self.store.base}/{name}", target)
         self._sync(name, target)
         self.notes.append(f"{name} was damaged; it is now {target}.")
+
+    def log_aside(self, path: str) -> None:
+        self.put_aside(os.path.relpath(path, self.store.base))
 
     def link_aside(self, name: str) -> None:
         """As put_aside, but the name stays until something better is renamed over it."""

@@ -12,12 +12,12 @@ import stat
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 
 from . import reserve
-from .ahead import Ahead, Logs
+from .ahead import Logs, claims
 from .disk import HALF_WRITTEN, REAL, Disk
 from .errors import TRY_AGAIN, Busy, Damaged, NoStore, TurnmarkError, explain
 from .model import EMPTY_TREE, Oid
@@ -42,6 +42,7 @@ GATE = 0.05
 """Longer than a writer usually takes; so long new ones may be kept waiting by the gate."""
 BREATH = 0.02
 """Between two tries, so that those who were kept waiting come first."""
+BRIEFLY = 1.0
 STALE_SECONDS = 86_400.0
 PUT_IN_PLACE = (
     "put in place what was answered before a crash",
@@ -83,9 +84,11 @@ class Store:
         self.order = Order(disk, *(base + place for place in places))
         self.refs = RefStore(disk, base, self.order)
         self.packs_in = f"{base}/objects/pack"
-        self.logs = Logs(disk, base, self.packs_in, self.refs)
+        self.logs = Logs(disk, base, self.refs, self._answers_to)
         self.spares = pack_spares(disk, self.packs_in)
         self.readable_only = ""
+        self.unfinished: dict[str, str] = {}
+        """Workspaces of which what was answered before a crash could not be put in place."""
         self.broken: dict[str, str] = {}
         self._packs: dict[str, Pack] = {}
         self._open: deque[Pack] = deque()
@@ -244,16 +247,14 @@ class Store:
             yield
 
     @contextmanager
-    def writing(
-        self, wait: float = WAIT, *, in_haste: bool = False, log: Ahead | None = None
-    ) -> Iterator[Writer]:
+    def writing(self, wait: float = WAIT, *, in_haste: bool = False) -> Iterator[Writer]:
         """Held from the first look for known objects until the reference is made.
 
         In haste, where somebody waits for the point of a turn, room matters less than time.
         """
         self._refuse_readable_only()
         with self._shared(wait):
-            writer = Writer(self, in_haste=in_haste, log=log)
+            writer = Writer(self, in_haste=in_haste)
             try:
                 yield writer
             finally:
@@ -273,8 +274,11 @@ class Store:
             self.disk.close(store)
 
     @contextmanager
-    def exclusive(self, wait: float = WAIT) -> Iterator[None]:
+    def exclusive(
+        self, wait: float = WAIT, aside: Callable[[str], None] | None = None
+    ) -> Iterator[None]:
         """For the moments in which packs or references go away; the gate keeps new writers out.
+        First all logs are worked off; one that cannot be is an error, or put `aside`.
 
         Only so long as a writer usually takes: behind one that stores a large tree for the first
         time, the others must not have to wait for whoever waits for that one.
@@ -287,7 +291,7 @@ class Store:
             time.sleep(BREATH)
         with both:
             with self._explained(*PUT_IN_PLACE):
-                self.logs.work_off_all()
+                self.logs.work_off_all(aside)
             yield
 
     def _gate_and_store(self, wait: float) -> ExitStack | None:
@@ -370,23 +374,32 @@ class Store:
     # Logs: what was answered and is not durable yet where it belongs
 
     def _finish_what_died(self) -> None:
-        """Whoever opens the store is to find all that was answered, also after a power cut."""
-        if self.readable_only:
-            return
-        until = time.monotonic() + WAIT
-        with self._explained(*PUT_IN_PLACE):
-            for workspace in self.logs.names():
+        """Whoever opens the store is to find all that was answered, also after a power cut.
+
+        Of a workspace for which that cannot be had, `unfinished` says why; others are not to wait.
+        """
+        until = time.monotonic() + BRIEFLY
+        for workspace in [] if self.readable_only else self.logs.names():
+            try:
                 while self.logs.is_left(workspace) and time.monotonic() < until:
                     # whoever takes it works off the log; and may keep it for long
                     with suppress(Busy), self.workspace_lock(workspace, wait=BREATH):
                         break
+            except (OSError, TurnmarkError) as error:
+                self.unfinished[workspace] = str(error)
 
     def work_off(self, workspace: str, wait: float = WAIT) -> None:
         """Makes what the log holds durable where it belongs; for the holder of the lock."""
-        with self._explained(*PUT_IN_PLACE):
-            if not self.logs.is_empty(workspace):
-                with self._shared(wait):
-                    self.logs.work_off(workspace)
+        if self.logs.is_there(workspace):
+            with self._shared(wait), self._explained(*PUT_IN_PLACE):
+                self.logs.work_off(workspace)
+
+    def _answers_to(self, name: str, oid: Oid) -> bool:
+        """Whether an object is there, and says that it is the point of that name."""
+        try:
+            return claims(self.read(oid)[1], name)
+        except Damaged:
+            return False
 
     # Objects
 
@@ -414,6 +427,7 @@ class Store:
         self._packs_stamp = self._added_stamp = (0, 0)
         for pack in self._packs.values():
             pack.forget()
+            pack.lasts = False  # another one may have its name by now
 
     def add_packs(self, packs: Iterable[Pack]) -> None:
         """Those that were written here; whatever else came meanwhile is found by whoever reads."""
@@ -499,6 +513,7 @@ class Store:
     def vouch(self, workspace: str) -> None:
         """Makes durable what is there now, packs and the references of a workspace, for an answer
         that names nothing new of it: who wrote it may have been killed before it was."""
+        self.follow()
         packs = self.packs()
         self.sync_unsynced()
         named = [os.path.dirname(ref_name(workspace, kind, 0)) for kind in ("s", "m")]

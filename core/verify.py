@@ -20,7 +20,7 @@ from typing import NamedTuple
 from .consolidate import PATIENCE, Source
 from .disk import Disk
 from .errors import Damaged, NoStore
-from .history import read_mark, read_snapshot
+from .history import is_called, read_mark, read_snapshot
 from .model import EMPTY_TREE, TREE, Mark, Oid, Snapshot, parse_path, show_path
 from .objects import Kind, parse_tree, references
 from .packform import KINDS
@@ -67,6 +67,7 @@ def verify(store: Store, *, full: bool = True) -> Verified:
     with _undisturbed(store):
         store.reload()
         found = [*_layout(store), *_packs(store), *_loose_objects(store)]
+        found += [Damage("log", w, None, reason) for w, reason in store.unfinished.items()]
         refs, bad = read_refs(store)
         found += bad
         found += _registers(store, refs)
@@ -294,20 +295,10 @@ def _referenced(store: Store, refs: Refs, wholeness: Wholeness) -> Iterator[Dama
 
 def is_what_it_says(store: Store, name: str, refs: Refs) -> bool:
     """Whether the name of a reference of ours fits the object; of others nothing is known."""
-    workspace, kind, seq = parts_of(name)
-    oid = refs[name]
-    try:
-        if kind == "p":
-            return name.endswith(oid.hex())
-        if kind == "s":
-            found = read_snapshot(store, oid)
-            return (found.workspace, found.seq) == (workspace, seq)
-        if kind == "m":
-            mark = read_mark(store, oid)
-            return (mark.workspace, mark.seq) == (workspace, seq)
-    except Damaged:
-        return False
-    return True
+    _, kind, _ = parts_of(name)
+    if kind == "p":
+        return name.endswith(refs[name].hex())
+    return kind not in ("s", "m") or is_called(store, name, refs[name])
 
 
 class Wholeness:

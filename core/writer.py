@@ -36,10 +36,9 @@ class Stored(NamedTuple):
 class Writer:
     """Owns the new objects of one change; `publish` is the only step after which they count."""
 
-    def __init__(self, store: Store, *, in_haste: bool = False, log: Ahead | None = None) -> None:
-        """A log is given where what the workspace holds is durable, but for what is in it."""
+    def __init__(self, store: Store, *, in_haste: bool = False) -> None:
         self.store = store
-        self.log = log
+        self.log: Ahead | None = None
         self.in_haste = in_haste
         self.objects = 0
         self.size = 0
@@ -51,7 +50,7 @@ class Writer:
         self._ready: list[Ready] = []
         self._is_sure = True
         """Whether all that this change counts on, and does not write, is durable."""
-        self._may_log = self._logged = False
+        self._logged = False
         self._open = ExitStack()
         store.follow()  # the lock is held: what is there now stays until it is given back
         self._loose = store.may_have_loose()
@@ -145,7 +144,7 @@ class Writer:
         """Always in order, and read back first: of an object that is seen, another writer may make
         a durable point."""
         fds = [fd for pack in packs for fd in pack.seal()]
-        self._logged = self._may_log and self._log(packs)
+        self._logged = self.log is not None and self._log(self.log, packs)
         if not self._logged:
             self.store.order.contents([*fds, *along])
             for pack in packs:
@@ -155,17 +154,21 @@ class Writer:
             self.size += pack.size
             self._written.update(pack.entries)
 
-    def settle(self, *, sync: bool, refs: Iterable[tuple[str, Oid]] = ()) -> Stored:
+    def settle(
+        self, *, sync: bool, refs: Iterable[tuple[str, Oid]] = (), log: Ahead | None = None
+    ) -> Stored:
         """Reads back what was added and puts it in place, in order; only then may a reference be
         made.
 
         The references that are to be published then are written already, but for their names.
         Without `sync` the references may be lost in a power cut: the last changes then are, whole.
+        A log is given where what the workspace holds is durable, but for what is in the log.
         """
         for name, oid in refs:
             self._ready.append(self._open.enter_context(self.store.refs.ready(name, oid)))
         along = [one.fd for one in self._ready]
-        self._may_log = sync and self._is_sure and bool(self._ready) and not self._finished
+        if sync and self._is_sure and self._ready and not self._finished:
+            self.log = log
         self._finish_all(along)
         if self._finished and not self._logged:
             self.store.order.names(self.store.packs_in)
@@ -178,10 +181,11 @@ class Writer:
         self._placed += finished
         return Stored([pack.path for pack in finished], self.objects, self.size)
 
-    def _log(self, packs: Sequence[PackWriter]) -> bool:
+    def _log(self, log: Ahead, packs: Sequence[PackWriter]) -> bool:
         """Whether one sync of the workspace's log did for all of it: then all else can wait."""
-        log = self.log
-        if log is None or not log.takes(sum(pack.size + len(pack.index) for pack in packs)):
+        if log.is_lost:
+            self.store.sync_everything()
+        if not log.takes(sum(pack.size + len(pack.index) for pack in packs)):
             return False
         placed = [(pack.written(), pack.index) for pack in packs]
         return log.keep(placed, {one.name: one.oid for one in self._ready})
@@ -189,15 +193,17 @@ class Writer:
     def _take_back(self) -> None:
         refs = self.store.refs
         assert self.log is not None
-        self.log.take_back({o.name: o.oid for o in self._ready if refs.read(o.name) == o.oid})
+        self.log.take_back({o.name: o.oid for o in self._ready if refs.holds(o.name, o.oid)})
 
     def publish(self, *, sync: bool) -> None:
         """Makes the references that were made ready."""
         self.store.refs.place(self._ready)
         if not self._logged:
             self.store.refs.settle(self._ready, sync=sync)
+        # where a journal keeps the order, what no name was given after is in no sync
+        lasts = sync and (bool(self._ready) or not self.store.order.is_kept)
         for pack in self._placed:
-            pack.lasts = sync
+            pack.lasts = lasts
         self._logged = False
         self._open.close()
         self._ready = []

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 
 def open_store(context: Context) -> Store:
-    return Store.open(str(context.store_path))
+    store = Store.open(str(context.store_path))
+    for reason in store.unfinished.values():
+        note(context, reason)
+    return store
 
 
 @contextmanager

@@ -523,7 +523,7 @@ class Workspace:
         self._prepare_at = math.inf
         try:
             if self.recorder is not None:
-                self.recorder.prepare()
+                self.recorder.prepare(durable=self.settings.durable)
         except Busy:  # an upkeep is taking something out
             self._prepare_at = time.monotonic() + CALM_SECONDS
         except (OSError, RuntimeError, TurnmarkError) as error:  # RuntimeError: no more threads
