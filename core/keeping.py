@@ -55,6 +55,12 @@ class Row:
     def is_turn(self) -> bool:
         return bool(self.marks) and self.marks[0].kind in ("turn-begin", "turn-end")
 
+    @property
+    def is_idle(self) -> bool:
+        """A turn that changed nothing, which no list shows."""
+        ended = {mark.kind for mark in self.marks} == {"turn-begin", "turn-end"}
+        return ended and len({mark.snapshot for mark in self.marks}) == 1
+
     def own_ids(self) -> set[Oid]:
         return {self.burst.id} if self.burst else {mark.id for mark in self.marks}
 
@@ -76,14 +82,17 @@ def keep(
 
     Bursts go before points: none stays that is older than a point that went. However many points
     came since, a turn that is still open stays as long as it is young: without its begin it could
-    not end, and what its agent goes on to do would be taken for the person's.
+    not end, and what its agent goes on to do would be taken for the person's. Turns that changed
+    nothing are in nobody's way: only those stay that are among the newest of all.
     """
     book = Book(tuple(marks), tuple(snapshots), frozenset(pins), live)
     age = ages(book, now_ns)
     limit = policy.retention_days * 24 * HOUR_NS
-    young = [row.seq for row in book.points if not limit or age[row.seq] <= limit]
-    within = set(young[-policy.max_points :] if policy.max_points else young)
-    within |= book.running & set(young)
+    young = [row for row in book.points if not limit or age[row.seq] <= limit]
+    listed = [row for row in young if not row.is_idle]
+    most = policy.max_points or len(young)
+    within = {row.seq for row in (*young[-most:], *listed[-most:])}
+    within |= book.running & {row.seq for row in young}
     points = [row for row in book.points if row.seq in within or book.is_fixed(row)]
     gone = max({row.seq for row in book.points} - {row.seq for row in points}, default=0)
     stays = _burst_rule(book, age, policy)

@@ -27,4 +27,4 @@ def command(context: Context) -> None:
         )
     answer(context, {"stopped": True, "pid": pid}, "The service has ended.")
     for session in working:
-        note(context, f"A turn of {session} is open: its changes are seen after the next `up`.")
+        note(context, f"A turn of {session} is open: its changes are next looked at when it ends.")

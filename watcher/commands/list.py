@@ -132,7 +132,10 @@ def _answer_everywhere(context: Context, found: list[Found]) -> None:
 
 def _explain(context: Context, points: list[Point]) -> None:
     if any(point.counts is None for point in points):
-        note(context, f"{COUNTING} is still being counted.")
+        note(
+            context,
+            f"{COUNTING} is not counted yet: the service does that, of turns that have ended.",
+        )
 
 
 def _damaged(found: list[Found]) -> dict[str, object]:
