@@ -3,8 +3,8 @@
 Each workspace has one, written only by a process that holds the workspace's lock. The order of a
 change that is logged, and what is true if the process dies, or the power fails, after each step:
 1. packs and references are written to files that nobody sees: nothing yet;
-2. the log has them too, synced and read back: whoever takes the workspace's lock next puts them
-   in place, answered or not;
+2. the log has them too, synced and read back: from here on they count, as whoever takes the
+   workspace's lock next puts them in place, answered or not;
 3. they are given their names, unsynced, and there is an answer: after a death they are there; after
    a power cut any of them may be, or others' bytes in their places, which the log puts right;
 4. later, while nobody waits: what is in place is compared with the log, mended and synced;
@@ -22,7 +22,7 @@ import os
 import re
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import NamedTuple
@@ -40,6 +40,8 @@ MAGIC = b"tmahead1"
 HEAD = struct.Struct(">8sIIIII")
 """The format; which filling of the log, and which record of it; how long the words are, and all
 that follows; the check sum of everything else."""
+FILLING = struct.Struct(">8sI")
+"""The begin of it."""
 CHECKED = HEAD.size - 4
 OID_LETTERS = 40
 BLOCK = 4096
@@ -140,8 +142,13 @@ class Ahead:
             self.disk.discard(self.path)
         self.close()
 
-    def is_worked_off(self) -> None:
+    def begin_anew(self) -> None:
+        """It was worked off."""
         self._ends, self._broken = [0], False
+
+    @property
+    def may_hold(self) -> bool:
+        return self._broken or len(self._ends) > 1
 
     def close(self) -> None:
         """As it is, for whoever takes the lock next."""
@@ -214,7 +221,7 @@ class Ahead:
 
     def _begin(self) -> None:
         """Anew, unless what was kept here is there still: somebody may have worked it off."""
-        head = HEAD.pack(MAGIC, self._filling, 0, 0, 0, 0)[:12]
+        head = FILLING.pack(MAGIC, self._filling)
         used = len(self._ends) > 1
         if not (used and self.disk.pread_exactly(self._fd, len(head), 0) == head):
             self._filling, self._ends = self._filling + 1, [0]
@@ -306,8 +313,7 @@ class Logs:
         """To the end, also if it seems empty: what emptied it may not have lasted."""
         with self.disk.opened(path, os.O_RDWR) as log:
             if self.disk.pread_exactly(log, len(MAGIC), 0) == MAGIC:
-                for record in records(self.disk.read_all(log)):
-                    self._put_right(record)
+                self._put_right(together(records(self.disk.read_all(log))))
             try:
                 self.disk.overwrite(log, NOTHING, 0)
                 self.disk.fdatasync(log)
@@ -318,7 +324,10 @@ class Logs:
     def _put_right(self, record: Record) -> None:
         try:
             put_right(self.disk, record, self.refs, self.answers_to)
-        except OSError:  # what could not be synced may be taken for synced the next time
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise
+            # what could not be synced may be taken for synced the next time
             put_right(self.disk, record, self.refs, self.answers_to, anew=True)
 
 
@@ -330,6 +339,16 @@ def drop_caches(disk: Disk, base: str) -> None:
     """They cost time, never truth."""
     for name in disk.names(f"{base}/turnmark/cache"):
         disk.discard(f"{base}/turnmark/cache/{name}")
+
+
+def together(found: Iterable[Record]) -> Record:
+    """As one: all packs before any reference, each kind synced at once."""
+    refs: Refs = {}
+    packs: list[Placed] = []
+    for record in found:
+        refs |= record.refs
+        packs += record.packs
+    return Record(refs, packs)
 
 
 def put_right(
@@ -356,7 +375,8 @@ def put_right(
             else:
                 whole.append(fd)
         disk.sync_all(whole)
-    disk.sync_dir(packs_in)
+    if files:
+        disk.sync_dir(packs_in)
     for name, oid in record.refs.items():
         refs.put_right(name, oid, partial(answers_to, name), anew=anew)
     disk.sync_dirs({os.path.dirname(f"{refs.base}/{name}") for name in record.refs})

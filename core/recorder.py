@@ -145,9 +145,10 @@ class Recorder:
         """Empties it, or makes one, where all else is durable."""
         if self._log is not None and not self._log.is_usable:
             self._leave_log()
-        self.store.work_off(self.root.id, wait=0.0)
+        if self._log is None or self._log.may_hold:
+            self.store.work_off(self.root.id, wait=0.0)
         if self._log is not None:
-            self._log.is_worked_off()
+            self._log.begin_anew()
         if not self._vouched or self.store.holds_doubtful:
             self.store.vouch(self.root.id)
             self._vouched = True
@@ -191,9 +192,11 @@ class Recorder:
         sync: bool = True,
         note: str = "",
         always_mark: bool = True,
+        awaited: bool = True,
     ) -> Taken:
         """Looks (at the given paths, or at everything), stores what changed, and marks it.
 
+        For what nobody awaits there is no log: it would have to be synced in its place as well.
         With always_mark off, a mark is left out where neither the tree nor the newest mark moved.
         """
         haste = sync and mark is not None and paths is not None
@@ -204,7 +207,8 @@ class Recorder:
             fresh = snapshot is not self.last
             wanted = mark if always_mark or fresh or not self._marked(snapshot.id) else None
             made = self._mark(writer, snapshot, wanted) if wanted else None
-            self._publish(writer, snapshot if fresh else None, made, sync=sync)
+            log = self._log if awaited else None
+            self._publish(writer, snapshot if fresh else None, made, sync=sync, log=log)
             self.last = snapshot
             self.tree.accept(
                 *(look.changes, snapshot.id, look.usual),
@@ -216,7 +220,7 @@ class Recorder:
         """A mark on a snapshot that exists already."""
         with self.store.writing() as writer:
             made = self._mark(writer, snapshot, spec)
-            self._publish(writer, None, made, sync=sync)
+            self._publish(writer, None, made, sync=sync, log=self._log)
         return made
 
     def keep_planned(
@@ -448,14 +452,20 @@ class Recorder:
         return any(mark.snapshot == snapshot for mark in self.marks())
 
     def _publish(
-        self, writer: Writer, snapshot: Snapshot | None, mark: Mark | None, *, sync: bool
+        self,
+        writer: Writer,
+        snapshot: Snapshot | None,
+        mark: Mark | None,
+        *,
+        sync: bool,
+        log: Ahead | None = None,
     ) -> None:
         refs = [(snapshot_ref(snapshot), snapshot.id)] if snapshot is not None else []
         refs += [(mark_ref(mark), mark.id)] if mark is not None else []
         try:
             if snapshot is not None:
                 self._register()
-            writer.settle(sync=sync, refs=refs, log=self._log if self._vouched else None)
+            writer.settle(sync=sync, refs=refs, log=log if self._vouched else None)
             vouched, self._vouched = self._vouched, False  # until it has gone well
             writer.publish(sync=sync)
             if sync and not (refs or vouched):

@@ -80,12 +80,12 @@ class RefStore:
         loose = self._read_loose(name)
         return loose or self.packed().get(name)
 
-    def holds(self, name: str, oid: Oid) -> bool:
-        """False also where nobody can tell."""
+    def may_hold(self, name: str, oid: Oid) -> bool:
+        """True also where nobody can tell."""
         try:
             return self.read(name) == oid
         except (Damaged, OSError):
-            return False
+            return True
 
     def below(self, top: str, damaged: list[str] | None = None) -> Refs:
         """All references below a name; loose ones first, so that one being folded is not missed.
@@ -175,8 +175,8 @@ class RefStore:
     def put_right(
         self, name: str, oid: Oid, may_stay: Callable[[Oid], bool], *, anew: bool = False
     ) -> None:
-        """Makes a reference durable, but for the name of its file; another one of that name stays
-        if it may."""
+        """Writes a reference that is not there, and syncs one that is; its name is left. Another
+        one of that name stays if it may."""
         path = f"{self.base}/{name}"
         try:
             there = self.read(name)

@@ -19,7 +19,7 @@ class Spare(NamedTuple):
 
     path: str
     fd: int
-    place: tuple[int, int]
+    identity: tuple[int, int]
     """Device and inode, which no other file has as long as this one is open."""
 
 
@@ -75,7 +75,7 @@ class Spares:
             named = self.disk.lstat(spare.path)
         except FileNotFoundError:
             return False
-        return (named.st_dev, named.st_ino) == spare.place
+        return (named.st_dev, named.st_ino) == spare.identity
 
     def _make(self) -> Spare:
         path = f"{self.prefix}{os.getpid()}-{time.monotonic_ns()}"

@@ -45,7 +45,7 @@ BREATH = 0.02
 BRIEFLY = 1.0
 STALE_SECONDS = 86_400.0
 PUT_IN_PLACE = (
-    "put in place what was answered before a crash",
+    "put in place what was answered last",
     "The store has it still, in turnmark/ahead; try again when the cause is gone.",
 )
 LAID_OUT = (
@@ -243,7 +243,7 @@ class Store:
         """One writer per workspace."""
         with self._lock(workspace, exclusive=True, wait=wait, what="This workspace"):
             if not self.readable_only:
-                self.work_off(workspace)
+                self.work_off(workspace, wait)
             yield
 
     @contextmanager
@@ -511,8 +511,9 @@ class Store:
             self._added_stamp = self._stamp()
 
     def vouch(self, workspace: str) -> None:
-        """Makes durable what is there now, packs and the references of a workspace, for an answer
-        that names nothing new of it: who wrote it may have been killed before it was."""
+        """Makes durable the names of what is there now, packs and the references of a workspace:
+        who wrote it may have been killed before they were. The contents came first, or are in a
+        log."""
         self.follow()
         packs = self.packs()
         self.sync_unsynced()

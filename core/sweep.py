@@ -385,11 +385,13 @@ def _dropped_path(store: Store) -> str:
 
 def size_on_disk(store: Store) -> int:
     """What the store takes of the disk: objects, references, caches, directories; not its reserve,
-    nor the room for the names of packs, of which nothing can be dropped."""
+    its logs, nor the room for the names of packs, of which nothing can be dropped."""
     total = 0
     waiting, kept = [store.base], {f"{store.base}/{RESERVE}", store.packs_in}
     while waiting:
         path = waiting.pop()
+        if path == store.logs.place:
+            continue
         try:
             info = store.disk.lstat(path)
             if stat.S_ISDIR(info.st_mode):

@@ -1,7 +1,6 @@
 """The objects of one change, on their way into the store: unseen until they are in place.
 
-Knows packs and references in the making; not what a workspace's tree looks like, or which locks are
-held while it works.
+Knows packs and references in the making; not what a workspace's tree looks like.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ class Stored(NamedTuple):
 
 
 class Writer:
-    """Owns the new objects of one change; `publish` is the only step after which they count."""
+    """Owns the new objects of one change, which count once `publish` has named them, or `settle`
+    has them in a log; the store's shared lock is held meanwhile."""
 
     def __init__(self, store: Store, *, in_haste: bool = False) -> None:
         self.store = store
@@ -141,8 +141,8 @@ class Writer:
         return packs
 
     def _place(self, packs: Sequence[PackWriter], along: Sequence[int] = ()) -> None:
-        """Always in order, and read back first: of an object that is seen, another writer may make
-        a durable point."""
+        """Always in a log, or in order, and read back first: of an object that is seen, another
+        writer may make a durable point."""
         fds = [fd for pack in packs for fd in pack.seal()]
         self._logged = self.log is not None and self._log(self.log, packs)
         if not self._logged:
@@ -174,7 +174,7 @@ class Writer:
             self.store.order.names(self.store.packs_in)
         if not sync:
             self.store.note_unsynced()
-        elif not self._logged:  # then nothing of the workspace was
+        elif not self._logged:  # where there is a log, nothing of the workspace is unsynced
             self.store.sync_unsynced()
         finished, self._finished = self._finished, []
         self.store.add_packs(finished)
@@ -193,7 +193,7 @@ class Writer:
     def _take_back(self) -> None:
         refs = self.store.refs
         assert self.log is not None
-        self.log.take_back({o.name: o.oid for o in self._ready if refs.holds(o.name, o.oid)})
+        self.log.take_back({o.name: o.oid for o in self._ready if refs.may_hold(o.name, o.oid)})
 
     def publish(self, *, sync: bool) -> None:
         """Makes the references that were made ready."""

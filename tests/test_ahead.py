@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from core import ahead
 from core.ahead import BLOCK, BYTES, Ahead, Record, encode, records
 from core.disk import REAL, Disk
-from core.errors import TurnmarkError
+from core.errors import Busy, TurnmarkError
 from core.history import MarkSpec, mark_ref, snapshot_ref, write_mark
 from core.keeping import Policy
 from core.model import Oid, RelPath
@@ -31,7 +31,7 @@ from core.recorder import Recorder, Taken
 from core.repair import repair
 from core.retention import prune
 from core.store import Store
-from core.sweep import sweep
+from core.sweep import size_on_disk, sweep
 from core.verify import verify
 from tests.faults import FaultyDisk, ShortDisk, dies, failing
 from tests.stores import ALL, UNSYNCED, Bench, Unsynced, fsck, held_below
@@ -214,6 +214,10 @@ HARMS = {
         held := another(path),
         path.unlink(),
         path.write_bytes(held),
+    ),
+    "flipped": lambda path: (
+        path.chmod(0o600),
+        path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
     ),
     "longer": lambda path: (path.chmod(0o600), path.write_bytes(path.read_bytes() + b"x")),
 }
@@ -402,18 +406,13 @@ def test_short_writes_change_nothing(tmp_path: Path) -> None:
 
 
 def test_a_log_that_reads_back_otherwise_is_not_counted_on(tmp_path: Path) -> None:
-    class Lying(Unsynced):
+    class Lying(Counting):
         def overwrite_some(self, fd: int, data: bytes | memoryview, offset: int) -> int:
-            return super().overwrite_some(fd, bytes(data)[:-1] + b"?", offset)
+            return super().overwrite_some(fd, b"?" + bytes(data)[1:], offset)
 
-    bench = prepared(tmp_path)
-    bench.reopen(Lying())
-    bench.recorder.prepare()
-    files = {path.name for path in Path(bench.store.packs_in).glob("pack-*")}
-    taken = turn(bench)
-    assert len({path.name for path in Path(bench.store.packs_in).glob("pack-*")} - files) == 2
-    die(bench)
-    check(bench, taken)
+    made = prepared(tmp_path, disk := Lying())
+    assert made.store.packs_in in synced_by_a_turn(made, disk)
+    made.close()
 
 
 # What is not durable is not counted on
@@ -522,9 +521,8 @@ def test_more_turns_than_the_log_holds_go_the_other_way(bench: Bench) -> None:
 
 
 def test_after_it_was_worked_off_there_is_room_again(bench: Bench) -> None:
-    content = "x" * 100_000
     for number in range(14):
-        turn(bench, f"{number}{content}")
+        turn(bench, f"{number}{os.urandom(50_000).hex()}")
         assert len(kept_in(bench)) == 2
         bench.recorder.prepare()
 
@@ -561,17 +559,17 @@ def test_where_there_is_little_room_there_is_no_log(tmp_path: Path) -> None:
     bench.close()
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
-def test_a_log_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path, number: int) -> None:
-    disk = FaultyDisk(NEVER, failing(number), lasting=True)
-    path = tmp_path / "log"
-    for at in (1, 2, 3):
-        disk.at, disk.count = at, 0
-        with pytest.raises(OSError):  # noqa: PT011 - whichever was the nth
-            Ahead(disk, str(path))
-        disk.at = NEVER
-        assert held_below(tmp_path) == 0
-        disk.discard(str(path))
+def test_a_log_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    for at in itertools.count(1):
+        disk = FaultyDisk(at, failing(errno.ENOSPC))
+        try:
+            Ahead(disk, str(tmp_path / "log")).remove()
+        except OSError:
+            assert os.listdir(tmp_path) == []
+            assert held_below(tmp_path) == 0
+        if not disk.struck:
+            assert at > 4
+            return
 
 
 def test_the_lock_of_a_log_tells_that_its_owner_lives(bench: Bench) -> None:
@@ -618,10 +616,10 @@ def test_a_log_that_cannot_be_worked_off_is_told_of_and_kept(bench: Bench) -> No
     die(bench)
     store = Store.open(bench.store.base, Broken())
     assert list(store.unfinished) == [bench.root.id]
-    assert "before a crash" in store.unfinished[bench.root.id]
+    assert "answered last" in store.unfinished[bench.root.id]
     assert next(damage.what for damage in verify(store).damaged) == "log"
     for lock in (store.workspace_lock(bench.root.id), store.exclusive()):
-        with pytest.raises(TurnmarkError, match="before a crash"), lock:
+        with pytest.raises(TurnmarkError, match="answered last"), lock:
             pass
     check(bench, taken)
 
@@ -858,4 +856,204 @@ def test_nobody_waits_for_whoever_was_first_to_put_it_in_place(bench: Bench) -> 
         Store.open(bench.store.base, Late())
         assert left.is_set()
         assert time.monotonic() - begun < 2
+    assert kept_in(bench) == []
+
+
+def test_a_new_one_takes_the_place_of_one_that_was_left(tmp_path: Path) -> None:
+    disk = Counting()
+    bench = prepared(tmp_path, disk)
+    die(bench)
+    bench.reopen(disk)
+    bench.recorder.prepare()
+    assert synced_by_a_turn(bench, disk) == {str(log_of(bench))}
+    bench.close()
+
+
+def test_a_log_that_failed_is_not_written_until_it_was_emptied(tmp_path: Path) -> None:
+    class Failing(Counting):
+        armed = False
+
+        def fdatasync(self, fd: int) -> None:
+            if self.armed:
+                self.armed = False
+                raise OSError(errno.EIO, "once")
+            super().fdatasync(fd)
+
+    disk = Failing()
+    bench = prepared(tmp_path, disk)
+    disk.armed = True
+    assert len(synced_by_a_turn(bench, disk)) > 1
+    assert kept_in(bench)[-1].refs == {}
+    assert bench.store.packs_in in synced_by_a_turn(bench, disk)
+    bench.recorder.prepare()
+    assert synced_by_a_turn(bench, disk) <= {str(log_of(bench))}
+    bench.close()
+
+
+def test_what_was_dropped_from_a_fuller_log_does_not_come_back(bench: Bench) -> None:
+    for number in range(3):
+        turn(bench, f"content {number}")
+    bench.recorder.prepare()
+    turn(bench, "after it")
+    assert len(kept_in(bench)) == 2
+
+
+def test_a_change_of_several_packs_is_not_logged(tmp_path: Path, monkeypatch: Any) -> None:
+    disk = Counting()
+    bench = prepared(tmp_path, disk)
+    monkeypatch.setattr("core.writer.PACK_OBJECTS", 2)
+    assert bench.store.packs_in in synced_by_a_turn(bench, disk)
+    bench.close()
+
+
+def test_a_reference_that_is_in_place_is_put_right_though_the_next_one_failed(
+    tmp_path: Path,
+) -> None:
+    class NoMark(Unsynced):
+        armed = False
+
+        def link(self, *arguments: Any, **options: Any) -> None:
+            if self.armed and "/m/" in arguments[1]:
+                raise OSError(errno.EIO, "no mark")
+            super().link(*arguments, **options)
+
+    disk = NoMark()
+    bench = prepared(tmp_path, disk)
+    before, disk.armed = set(bench.store.refs.below("refs")), True
+    with pytest.raises(TurnmarkError):
+        turn(bench)
+    (name,) = set(bench.store.refs.below("refs")) - before
+    die(bench)
+    (Path(bench.store.base) / name).write_text("")
+    Store.open(bench.store.base)
+    assert bench.store.refs.read(name) is not None
+    assert set(bench.store.refs.below("refs")) - before == {name}
+
+
+def test_a_log_costs_nobody_a_point(bench: Bench) -> None:
+    """It is no history, and nothing that is dropped makes it smaller."""
+    with_it = size_on_disk(bench.store)
+    bench.recorder.put_away()
+    assert with_it - size_on_disk(bench.store) < BLOCK
+
+
+def test_what_nobody_awaits_is_in_no_log(tmp_path: Path) -> None:
+    """It would be synced twice."""
+    made = prepared(tmp_path, disk := Counting())
+    (made.path / "a").write_text("a burst")
+    made.recorder.take(A, awaited=False)
+    assert kept_in(made) == []
+    disk.synced.clear()
+    made.recorder.prepare()
+    assert disk.synced == []
+    made.close()
+
+
+def test_a_mark_on_what_is_there_takes_one_sync_too(tmp_path: Path) -> None:
+    made = prepared(tmp_path, disk := Counting())
+    assert made.recorder.last is not None
+    disk.synced.clear()
+    made.recorder.record(MarkSpec("manual"), made.recorder.last)
+    assert disk.synced == [str(log_of(made))]
+    made.close()
+
+
+def test_vouching_syncs_what_bursts_did_not(tmp_path: Path) -> None:
+    class NoOrder(Counting):
+        def keeps_order(self, paths: Iterable[str]) -> bool:
+            return False
+
+        def sync_fs(self, fd: int) -> None:
+            self.synced.append("everything")
+
+    made = prepared(tmp_path, disk := NoOrder())
+    (made.path / "a").write_text("a burst")
+    made.recorder.take(A, sync=False)
+    made.recorder.prepare()
+    assert "everything" in disk.synced
+    assert synced_by_a_turn(made, disk) == {str(log_of(made))}
+    made.close()
+
+
+def test_a_pack_that_comes_while_others_are_vouched_for_is_doubtful(tmp_path: Path) -> None:
+    class Meanwhile(Unsynced):
+        def fsync(self, fd: int) -> None:
+            if armed and os.readlink(f"/proc/self/fd/{fd}").endswith("objects/pack"):
+                with armed.pop().writing() as writer:
+                    writer.add("blob", b"meanwhile")
+                    writer.settle(sync=False)
+
+    made = prepared(tmp_path)
+    made.reopen(Meanwhile())
+    armed = [Store(made.store.base, UNSYNCED)]
+    made.recorder.prepare()
+    assert not armed
+    assert made.store.holds_doubtful or len(made.store.packs()) == 2
+    assert not all(pack.lasts for pack in made.store.packs())
+
+
+def test_a_reference_that_could_not_be_synced_is_written_anew(tmp_path: Path) -> None:
+    class Failing(Unsynced):
+        armed = False
+
+        def fsync(self, fd: int) -> None:
+            if self.armed and os.readlink(f"/proc/self/fd/{fd}") == str(ref):
+                self.armed = False
+                raise OSError(errno.EIO, "once")
+            super().fsync(fd)
+
+    made = prepared(tmp_path, disk := Failing())
+    ref = named(made, turn(made))["mark"]
+    before, disk.armed = ref.stat().st_ino, True
+    made.recorder.prepare()
+    assert not disk.armed
+    assert ref.stat().st_ino != before
+    made.close()
+
+
+def test_after_names_that_failed_to_be_synced_there_is_no_log_until_they_are(
+    tmp_path: Path,
+) -> None:
+    class Failing(Counting):
+        armed = False
+
+        def fsync(self, fd: int) -> None:
+            super().fsync(fd)
+            if self.armed and self.synced[-1].endswith("/m"):
+                self.armed = False
+                raise OSError(errno.EIO, "once")
+
+    made = prepared(tmp_path, disk := Failing())
+    disk.armed = True
+    with pytest.raises(TurnmarkError):
+        made.recorder.take(A, MarkSpec("manual"), awaited=False)
+    assert not disk.armed
+    turn(made)
+    assert kept_in(made) == []
+    made.recorder.prepare()
+    assert synced_by_a_turn(made, disk) == {str(log_of(made))}
+    made.close()
+
+
+def test_a_store_of_a_newer_version_is_left_as_it_is(bench: Bench) -> None:
+    files = named(bench, turn(bench))
+    layout = Path(bench.store.base, "turnmark/layout.json")
+    die(bench)
+    files["mark"].unlink()
+    layout.write_text(layout.read_text().replace('"min_writer": 1', '"min_writer": 99'))
+    log = log_of(bench).read_bytes()
+    store = Store.open(bench.store.base)
+    with store.workspace_lock(bench.root.id):
+        assert log_of(bench).read_bytes() == log
+    assert not files["mark"].exists()
+
+
+def test_a_log_waits_for_whoever_holds_the_store_alone(bench: Bench) -> None:
+    turn(bench)
+    store = Store(bench.store.base, UNSYNCED)
+    store.logs.work_off_all = lambda aside=None: None  # type: ignore[method-assign]
+    with store.exclusive(), pytest.raises(Busy):
+        bench.recorder.prepare()
+    assert len(kept_in(bench)) == 2
+    bench.recorder.prepare()
     assert kept_in(bench) == []

@@ -176,14 +176,24 @@ def test_only_where_turns_come_something_is_made_ahead(tmp_path: Path) -> None:
     """Two hundred directories at rest would hold hundreds of files and descriptors."""
     build(tmp_path / "work", {"a": "1"})
 
-    def made() -> int:
-        return len(list((tmp_path / "store/objects/pack").glob("writing-*")))
+    def made() -> tuple[int, int]:
+        store = tmp_path / "store"
+        spares, logs = store.glob("objects/pack/writing-*"), store.glob("turnmark/ahead/*")
+        return len(list(spares)), len(list(logs))
 
-    with Live(tmp_path, replace(PATIENT, audit=0.2)).ready() as live:
-        assert made() == 0
+    with Live(tmp_path, replace(PATIENT, audit=0.3, durable=True)).ready() as live:
+        assert made() == (0, 0)
         live.ask()
-        until(lambda: made() == 4)
-        until(lambda: made() == 0)
+        until(lambda: made() == (4, 1))
+        until(lambda: made() == (0, 0))
+
+
+def test_where_nothing_is_to_be_durable_there_is_no_log(tmp_path: Path) -> None:
+    build(tmp_path / "work", {"a": "1"})
+    with Live(tmp_path, replace(PATIENT, durable=False)).ready() as live:
+        live.ask()
+        until(lambda: len(list((tmp_path / "store/objects/pack").glob("writing-*"))) == 4)
+        assert not (tmp_path / "store/turnmark/ahead").exists()
 
 
 def test_who_is_interrupted_waits_for_those_who_unlink(tmp_path: Path) -> None:

@@ -420,7 +420,8 @@ class Workspace:
 
     def _take(self, paths: list[RelPath] | None, note: str, mark: MarkSpec | None = None) -> Taken:
         assert self.recorder is not None
-        taken = self.recorder.take(paths, mark, sync=self.settings.durable, note=note)
+        durable = self.settings.durable
+        taken = self.recorder.take(paths, mark, sync=durable, note=note, awaited=False)
         self._tell()
         return taken
 
@@ -526,7 +527,9 @@ class Workspace:
                 self.recorder.prepare(durable=self.settings.durable)
         except Busy:  # an upkeep is taking something out
             self._prepare_at = time.monotonic() + CALM_SECONDS
-        except (OSError, RuntimeError, TurnmarkError) as error:  # RuntimeError: no more threads
+        except TurnmarkError as error:
+            log.warning("%s: %s", self.root.shown, error)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread could be started
             log.debug("%s: nothing could be prepared: %s", self.root.shown, error)
 
     def _mend(self) -> None:
