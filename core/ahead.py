@@ -53,6 +53,8 @@ ROOM = 8 * BYTES
 """Where there is less than this, others need it more."""
 
 
+Answers = Callable[[str, Oid], bool]
+"""Whether an object is the point that the name of a reference says."""
 Placed = tuple[bytes, bytes]
 """A pack and its index."""
 
@@ -234,14 +236,10 @@ class Ahead:
 class Logs:
     """Owns the directory of all workspaces' logs."""
 
-    def __init__(
-        self, disk: Disk, base: str, refs: RefStore, answers_to: Callable[[str, Oid], bool]
-    ) -> None:
-        """`answers_to` says whether an object is the point that a reference's name says."""
+    def __init__(self, disk: Disk, base: str, refs: RefStore) -> None:
         self.disk = disk
         self.base = base
         self.refs = refs
-        self.answers_to = answers_to
         self.place = f"{base}/turnmark/ahead"
 
     def path(self, workspace: str) -> str:
@@ -277,25 +275,25 @@ class Logs:
         self.disk.sync_dir(f"{self.base}/turnmark")  # whoever made it may have been killed
         return Ahead(self.disk, self.path(workspace))
 
-    def work_off(self, workspace: str) -> None:
+    def work_off(self, workspace: str, answers_to: Answers) -> None:
         """Under the workspace's lock and the shared one, or under the exclusive one. On a full disk
         with what nobody depends on given up."""
         for make_room in (give_up, drop_caches, None):
             try:
                 with suppress(FileNotFoundError):  # another one has worked it off
-                    self._work_off(self.path(workspace))
+                    self._work_off(self.path(workspace), answers_to)
                 return
             except OSError as error:
                 if make_room is None or error.errno not in NO_SPACE:
                     raise
                 make_room(self.disk, self.base)
 
-    def work_off_all(self, aside: Callable[[str], None] | None = None) -> None:
+    def work_off_all(self, answers_to: Answers, aside: Callable[[str], None] | None) -> None:
         """Under the exclusive lock. Those that nobody writes go; those that cannot be worked off
         must be put aside, or nothing may be dropped."""
         for workspace in self.names():
             try:
-                self.work_off(workspace)
+                self.work_off(workspace, answers_to)
             except OSError:
                 if aside is None:
                     raise
@@ -309,11 +307,11 @@ class Logs:
             if self.disk.lock(fd, exclusive=False, wait=0.0):
                 self.disk.discard(path)
 
-    def _work_off(self, path: str) -> None:
+    def _work_off(self, path: str, answers_to: Answers) -> None:
         """To the end, also if it seems empty: what emptied it may not have lasted."""
         with self.disk.opened(path, os.O_RDWR) as log:
             if self.disk.pread_exactly(log, len(MAGIC), 0) == MAGIC:
-                self._put_right(together(records(self.disk.read_all(log))))
+                self._put_right(together(records(self.disk.read_all(log))), answers_to)
             try:
                 self.disk.overwrite(log, NOTHING, 0)
                 self.disk.fdatasync(log)
@@ -321,14 +319,14 @@ class Logs:
                 self.disk.unlink(path)
                 self.disk.sync_dir(self.place)
 
-    def _put_right(self, record: Record) -> None:
+    def _put_right(self, record: Record, answers_to: Answers) -> None:
         try:
-            put_right(self.disk, record, self.refs, self.answers_to)
+            put_right(self.disk, record, self.refs, answers_to)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise
             # what could not be synced may be taken for synced the next time
-            put_right(self.disk, record, self.refs, self.answers_to, anew=True)
+            put_right(self.disk, record, self.refs, answers_to, anew=True)
 
 
 def is_file(entry: os.DirEntry[str]) -> bool:
@@ -355,7 +353,7 @@ def put_right(
     disk: Disk,
     record: Record,
     refs: RefStore,
-    answers_to: Callable[[str, Oid], bool],
+    answers_to: Answers,
     *,
     anew: bool = False,
 ) -> None:

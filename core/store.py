@@ -84,7 +84,7 @@ class Store:
         self.order = Order(disk, *(base + place for place in places))
         self.refs = RefStore(disk, base, self.order)
         self.packs_in = f"{base}/objects/pack"
-        self.logs = Logs(disk, base, self.refs, self._answers_to)
+        self.logs = Logs(disk, base, self.refs)
         self.spares = pack_spares(disk, self.packs_in)
         self.readable_only = ""
         self.unfinished: dict[str, str] = {}
@@ -291,7 +291,7 @@ class Store:
             time.sleep(BREATH)
         with both:
             with self._explained(*PUT_IN_PLACE):
-                self.logs.work_off_all(aside)
+                self.logs.work_off_all(self._answers_to, aside)
             yield
 
     def _gate_and_store(self, wait: float) -> ExitStack | None:
@@ -392,7 +392,7 @@ class Store:
         """Makes what the log holds durable where it belongs; for the holder of the lock."""
         if self.logs.is_there(workspace):
             with self._shared(wait), self._explained(*PUT_IN_PLACE):
-                self.logs.work_off(workspace)
+                self.logs.work_off(workspace, self._answers_to)
 
     def _answers_to(self, name: str, oid: Oid) -> bool:
         """Whether an object is there, and says that it is the point of that name."""

@@ -8,6 +8,7 @@ import itertools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -1051,9 +1052,23 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(bench: Bench) -> None:
 def test_a_log_waits_for_whoever_holds_the_store_alone(bench: Bench) -> None:
     turn(bench)
     store = Store(bench.store.base, UNSYNCED)
-    store.logs.work_off_all = lambda aside=None: None  # type: ignore[method-assign]
+    store.logs.work_off_all = lambda *_: None  # type: ignore[method-assign]
     with store.exclusive(), pytest.raises(Busy):
         bench.recorder.prepare()
     assert len(kept_in(bench)) == 2
     bench.recorder.prepare()
     assert kept_in(bench) == []
+
+
+def test_a_store_that_nobody_holds_is_gone_at_once(tmp_path: Path) -> None:
+    """Its packs have descriptors, and maps of the disk."""
+    store = weakref.ref(Store.create(str(tmp_path / "store")))
+    assert store() is None
+
+
+def test_a_log_is_synced_by_the_system(tmp_path: Path, monkeypatch: Any) -> None:
+    made, synced = prepared(tmp_path, REAL), []
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    turn(made)
+    assert synced == [log_of(made).stat().st_ino]
+    made.close()

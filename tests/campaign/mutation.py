@@ -80,7 +80,7 @@ CATCHERS: dict[str, tuple[Check, ...]] = {
     "no_file_sync": (ORDER, POWER),
     "no_contents_before_names": (POWER, tests("recorder_faults", "journal_keeps")),
     "no_rounds_of_syncs": (UNORDERED,),
-    "no_sync_of_the_log": (POWER, UNORDERED),
+    "no_sync_of_the_log": (tests("ahead", "synced_by_the_system"), POWER),
     "no_log_is_worked_off": (tests("ahead", "power_cut or several or counts_on"), POWER),
     "no_log_is_emptied_before_something_goes": (tests("ahead", "dropped"),),
     "no_doubt_of_packs": (tests("ahead", "vouched_for_before_a_log"),),
