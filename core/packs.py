@@ -39,6 +39,8 @@ SLACK = 64
 RECENT, RECENT_BYTES = 64, 1 << 12
 """So many objects of at most so many bytes each are kept of an open pack."""
 _NUMBER = struct.Struct(">I").unpack_from
+FANOUT = 8
+"""Where an index says, for each first byte of an id, how many have that or a lower one."""
 FIRST_READ = 4096
 PAGE, PAGES = FIRST_READ, 16
 """Of an open pack so many pages are kept, each with the beginning of the next one; of all of them
@@ -91,7 +93,6 @@ class Pack:
         self, disk: Disk, path: str, opened: deque[Pack] | None = None, index: bytes = b""
     ) -> None:
         """Who has just written the index, and read it back, need not have it read once more."""
-        self.lasts = False
         self._fd = -1
         self._pages: dict[int, bytes] = {}
         self._recent: dict[int, tuple[Kind, bytes]] = {}
@@ -100,8 +101,7 @@ class Pack:
         self._opened = deque[Pack]() if opened is None else opened
         self._idx = index if 0 < len(index) <= MAP_ABOVE else _index_of(disk, path)
         size = len(self._idx)
-        self._fanout = struct.unpack_from(">256I", self._idx, 8)
-        self.count = self._fanout[255]
+        self.count: int = _NUMBER(self._idx, FANOUT + 4 * 255)[0]
         if self._idx[:8] != b"\xfftOc\0\0\0\2" or size < 1072 + 28 * self.count:
             raise Damaged(f"The index {path}.idx is damaged.", HINT)
         self._crcs = 1032 + 20 * self.count
@@ -159,8 +159,8 @@ class Pack:
 
     def place(self, oid: Oid) -> int | None:
         """Where in the index the object stands."""
-        first = self._fanout[oid[0] - 1] if oid[0] else 0
-        last = self._fanout[oid[0]]
+        first = _NUMBER(self._idx, FANOUT - 4 + 4 * oid[0])[0] if oid[0] else 0
+        last = _NUMBER(self._idx, FANOUT + 4 * oid[0])[0]
         if last - first > BISECT_ABOVE:
             at = bisect_left(range(first, last), oid, key=self.oid) + first
             return at if at < last and self.oid(at) == oid else None
