@@ -123,8 +123,8 @@ class Recorder:
         self._read_history()
 
     def close(self) -> None:
-        """What cannot be worked off is left to whoever takes the lock next."""
-        self._leave_log()
+        """A log that cannot be worked off is left to whoever takes the lock next."""
+        self.put_away()
         if self._log is not None:
             self._log.close()
             self._log = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import itertools
 import os
 import threading
@@ -79,6 +80,14 @@ def die(bench: Bench) -> None:
     recorder._log.close()
     recorder._log = None
     bench.close()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_open(tmp_path: Path) -> Iterator[None]:
+    yield
+    gc.collect()
+    left = held_below(tmp_path)
+    assert left < 10, f"{left} descriptors are left"
 
 
 def named(bench: Bench, taken: Taken) -> dict[str, Path]:

@@ -181,7 +181,7 @@ def test_only_where_turns_come_something_is_made_ahead(tmp_path: Path) -> None:
         spares, logs = store.glob("objects/pack/writing-*"), store.glob("turnmark/ahead/*")
         return len(list(spares)), len(list(logs))
 
-    with Live(tmp_path, replace(PATIENT, audit=0.3, durable=True)).ready() as live:
+    with Live(tmp_path, replace(PATIENT, audit=1.5, durable=True)).ready() as live:
         assert made() == (0, 0)
         live.ask()
         until(lambda: made() == (4, 1))

@@ -584,7 +584,6 @@ class Workspace:
         """Reads the records anew, after a task has died at a place that nobody foresaw."""
         assert self.recorder is not None
         old, self.recorder = self.recorder, None
-        old.put_away()
         old.close()
         self.recorder = Recorder(old.store, self.root, old.rules)
         self._burst.add(Dirty(lost=True), time.monotonic())
@@ -667,7 +666,6 @@ class Workspace:
         self._close_source()
         recorder, self.recorder = self.recorder, None
         if recorder is not None:
-            recorder.put_away()
             recorder.close()
 
 

@@ -93,7 +93,6 @@ class Turnmark:
         self.recorder = Recorder(self.store, self.root, RuleSet())
 
     def close(self) -> None:
-        self.recorder.put_away()
         self.recorder.close()
         self.locks.close()
 
