@@ -21,13 +21,11 @@ from __future__ import annotations
 
 import os
 import time
-import zlib
 from collections.abc import Container, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .deflate import is_stored
+from .deflate import crc32, is_stored
 from .disk import Disk
 from .errors import Damaged
 from .history import History, workspaces
@@ -53,7 +51,7 @@ SMALL_BYTES = 50 * 1000 * 1000
 PATIENCE = 30.0
 """How long the exclusive lock is waited for: longer than any writer holds the store."""
 LONGEST_HEADER = 32
-READ_WHOLE = 1 << 20
+READ_AHEAD = 1 << 18
 SIDE_FILES = (".rev", ".bitmap", ".mtimes", ".promisor")
 """What git may have put beside a pack."""
 SHOWN = 100
@@ -211,7 +209,8 @@ class Source:
         self.spans = {oid: (start, end) for oid, start, end in pack.spans()}
         self._crcs = pack.crcs()
         self._starts: dict[int, Oid] | None = None
-        self._whole: bytes | None = None
+        self._end = pack.size()
+        self._part, self._begin = b"", 0
 
     def size(self, oid: Oid) -> int:
         start, end = self.spans[oid]
@@ -221,15 +220,19 @@ class Source:
         """The whole entry, its check sum compared with the index."""
         start, end = self.spans[oid]
         data = self._bytes(start, end)
-        if zlib.crc32(data) != self._crcs[oid]:
+        if crc32(data) != self._crcs[oid]:
             raise Damaged(f"{self.pack.path}.pack holds damaged bytes for {oid.hex()}.", HINT)
         return self._parse(data, start)
 
     def _bytes(self, start: int, end: int) -> bytes:
-        """A pack of a turn is read at once: it is as large as a few of its entries."""
-        if self._whole is None and self.pack.size() <= READ_WHOLE:
-            self._whole = _read_range(self.pack, 0, self.pack.size())
-        return self._whole[start:end] if self._whole else _read_range(self.pack, start, end)
+        """Read ahead, as most are asked for in their order; the base of a delta lies further up."""
+        if start < self._begin:
+            return _read_range(self.pack, start, end)
+        if end > self._begin + len(self._part):
+            ahead = min(start + READ_AHEAD, self._end)
+            self._part, self._begin = _read_range(self.pack, start, max(end, ahead)), start
+        at = start - self._begin
+        return self._part[at : at + end - start]
 
     def head(self, oid: Oid) -> tuple[int, Oid | None]:
         """The entry's type, and what it is a delta to, from a look at its first bytes."""
@@ -289,15 +292,17 @@ def _copy_with_base(out: PackWriter, source: Source, oid: Oid, entry: RawEntry) 
 def _is_hasty(entry: RawEntry) -> bool:
     """Whether it was stored as it is, in haste or because it would not shrink."""
     small = len(entry.data) <= HELD_BYTES
-    return entry.number in KINDS and small and is_stored(entry.data[entry.body : entry.body + 3])
+    return small and entry.base is None and is_stored(entry.data[entry.body : entry.body + 3])
 
 
 def _rebased(out: PackWriter, oid: Oid, entry: RawEntry) -> tuple[bytes, ...]:
     """The entry's bytes; the distance to its base is another one in the new pack."""
     if _is_hasty(entry):
-        with suppress(Damaged):  # as it is, it is for `verify` to tell of
-            kind, stream = KINDS[entry.number], entry.data[entry.body :]
+        kind, stream = KINDS[entry.number], entry.data[entry.body :]
+        try:
             return (recompressed(kind, oid, entry.data[: entry.body], stream),)
+        except Damaged:
+            return (entry.data,)  # as it is, it is for `verify` to tell of
     if entry.number != OFS_DELTA or entry.base is None:
         return (entry.data,)
     distance = encode_distance(out.size - out.entries[entry.base].offset)

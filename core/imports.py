@@ -41,6 +41,7 @@ from .model import (
     RelPath,
     Snapshot,
     join,
+    label_of,
     show_path,
 )
 from .objects import Kind, encode_tree, hash_object, header_oid, parse_headers, parse_tree
@@ -49,7 +50,6 @@ from .recorder import Recorder
 from .roots import Root, place_of, root_of
 from .rules import RuleSet, is_git_alias
 from .store import Store, registry_path
-from .turns import label_of
 from .writer import Writer
 
 NOTE = "imported"

@@ -28,6 +28,7 @@ FILE, EXEC, LINK, TREE = 0o100644, 0o100755, 0o120000, 0o40000
 
 EMPTY_TREE = Oid(bytes.fromhex("4b825dc642cb6eb9a060e54bf8d69288fbee4904"))
 ROOT = RelPath(b"")
+LABEL_CHARS = 200
 PLANNED = "planned: "
 """How the note of a snapshot begins that is where a revert is to lead: it was never on disk."""
 
@@ -197,3 +198,9 @@ def rfc3339(time_ns: int) -> str:
     seconds, rest = divmod(time_ns, 1_000_000_000)
     stamp = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{stamp}.{rest // 1_000_000:03d}Z"
+
+
+def label_of(prompt: str) -> str:
+    """A prompt on one line, cut."""
+    line = " ".join(prompt.split())
+    return line if len(line) <= LABEL_CHARS else line[: LABEL_CHARS - 1] + "…"

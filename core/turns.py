@@ -10,10 +10,8 @@ from dataclasses import replace
 
 from .errors import TurnmarkError
 from .history import MarkSpec, read_snapshot
-from .model import Mark, RelPath, Status
+from .model import Mark, RelPath, Status, label_of
 from .recorder import Recorder, Taken
-
-LABEL_CHARS = 200
 
 
 def begin(
@@ -75,12 +73,6 @@ def end(
         )
     spec = _end_of(running, status, _extra(messages=messages))
     return recorder.take(paths, spec, sync=sync)
-
-
-def label_of(prompt: str) -> str:
-    """A prompt on one line, cut."""
-    line = " ".join(prompt.split())
-    return line if len(line) <= LABEL_CHARS else line[: LABEL_CHARS - 1] + "…"
 
 
 def _end_of(begun: Mark, status: Status, extra: dict[str, object]) -> MarkSpec:

@@ -8,6 +8,7 @@ from core import turns
 from core.begun import Begun
 from core.errors import TurnmarkError
 from core.history import MarkSpec
+from core.model import label_of
 from core.refs import ref_name
 from tests.stores import Bench, fsck
 
@@ -178,7 +179,7 @@ def test_a_new_process_knows_the_open_turn(bench):
     ],
 )
 def test_a_prompt_becomes_one_short_line(prompt, label):
-    assert turns.label_of(prompt) == label
+    assert label_of(prompt) == label
 
 
 def test_prompts_may_be_kept_out_of_the_store(bench):

@@ -10,14 +10,11 @@ from typing import Any
 
 from core.errors import TurnmarkError
 from core.roots import Root
-from core.store import Store
 
 from .access import check_enabled, locked, opened, synced
-from .actions import ACTIONS
 from .client import PATIENCE, Client, NotWatched, connect, raised
 from .context import Context
 from .protocol import SAYS_NO, Fault
-from .upkeep import maintain, recording
 
 Params = Mapping[str, Any]
 Answer = tuple[dict[str, Any], dict[str, Any]]
@@ -40,6 +37,9 @@ def acting(
     if answer is not None:
         yield _parted(answer)
         return
+    from .actions import ACTIONS  # not to be waited for where there is a service
+    from .upkeep import recording
+
     with (recording if tidy else locked)(context, directory, create=create) as recorder:
         yield _parted(ACTIONS[action](recorder, None, {**params, **_settled(context)}))
 
@@ -95,7 +95,8 @@ class Told:
 
     marks: list[Answer] = field(default_factory=list)
     failed: list[tuple[str, TurnmarkError]] = field(default_factory=list)
-    roots: list[Root] = field(default_factory=list)
+    here: list[tuple[Root, dict[str, Any]]] = field(default_factory=list)
+    """The marks that were made without a service, which sees to all that follows by itself."""
 
 
 def tell(
@@ -124,11 +125,13 @@ def _tell_here(
     create: bool,
     told: Told,
 ) -> None:
+    from .actions import ACTIONS
+
     try:
         with locked(context, directory, create=create) as recorder:
-            done = ACTIONS[action](recorder, None, {**params, **_settled(context)})
-            told.marks.append(_parted(done))
-            told.roots.append(recorder.root)
+            done = _parted(ACTIONS[action](recorder, None, {**params, **_settled(context)}))
+            told.marks.append(done)
+            told.here.append((recorder.root, done[0]))
     except TurnmarkError as error:
         told.failed.append((directory or ".", error))
 
@@ -181,6 +184,10 @@ def _sort_errors(
 
 
 def tidy_after(context: Context, told: Told) -> None:
-    """For what was done here; the service tidies up by itself."""
-    if told.roots:
-        maintain(context, Store.open(str(context.store_path)), told.roots)
+    """For what was done here."""
+    if told.here:
+        from core.store import Store
+
+        from .upkeep import maintain
+
+        maintain(context, Store.open(str(context.store_path)), [root for root, _ in told.here])

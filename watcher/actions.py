@@ -17,7 +17,7 @@ from core import turns
 from core.about import decode_about
 from core.errors import BadInput
 from core.history import History, MarkSpec, pin_ref, read_snapshot
-from core.model import RelPath, Status, is_within, parse_path, show_path
+from core.model import RelPath, Status, is_within, label_of, parse_path, show_path
 from core.recorder import Recorder, Taken
 from core.rollback import (
     Request,
@@ -30,7 +30,6 @@ from core.roots import Root
 from core.states import stored_state
 from core.store import Store
 from core.timeline import Target, Timeline, registered
-from core.turns import label_of
 
 from .access import taken_json
 from .deaths import is_alive

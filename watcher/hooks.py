@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import BadInput, TurnmarkError
+from core.model import label_of
 from core.roots import can_be_path
-from core.turns import label_of
 
 from . import agents
 from .actions import text

@@ -20,7 +20,7 @@ from core.rules import DEFAULT_EXCLUDE
 
 from .bench import Bench
 from .contenders import Wrong
-from .limits import write_plainly
+from .limits import make_empty, write_plainly
 from .measure import Act, Result, Times, one_round, rotated, seconds
 from .peers import Peer, makers
 from .peers.archives import Archive
@@ -227,6 +227,8 @@ class Field:
 
     def _round(self, number: int) -> dict[str, float]:
         acts: dict[str, Act] = {name: partial(self._take, name) for name in self.peers}
+        if number == 0:
+            make_empty(self.plain)
         if self.change.paths:
             acts[LIMIT] = self._write_plainly
         return one_round(number, acts, self._make_ready)

@@ -19,7 +19,7 @@ from core.counts import CountBook
 from core.disk import REAL
 from core.errors import BadInput, Busy
 from core.history import MarkSpec, read_snapshot
-from core.model import is_within, parse_path, show_path
+from core.model import is_within, label_of, parse_path, show_path
 from core.objects import hash_object
 from core.patch import render
 from core.recorder import Recorder
@@ -27,7 +27,6 @@ from core.roots import Root, root_of
 from core.states import stored_state
 from core.store import Store
 from core.timeline import Target, Timeline, registered
-from core.turns import label_of
 
 from ..access import locked, open_store, opened
 from ..acting import acting, by_service

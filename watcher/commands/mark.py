@@ -8,7 +8,7 @@ import shlex
 import click
 
 from core.errors import BadInput
-from core.turns import label_of
+from core.model import label_of
 
 from ..acting import acting
 from ..context import Context, pass_context

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import click
 
 from core.errors import TurnmarkError
-from core.timeline import root_shown
-from core.turns import label_of
+from core.model import label_of
 
 from ..acting import Told, tell, tidy_after
 from ..cli import EXCEPTIONS, OK
@@ -120,7 +119,8 @@ def _tell(
     if not told.marks:
         raise told.failed[0][1]
     _answer(context, told)
-    _note_session(context, action, params, told)
+    if told.here:
+        _note_session(context, action, params, told)
     tidy_after(context, told)
     return EXCEPTIONS if told.failed else OK
 
@@ -139,15 +139,11 @@ def _note_session(context: Context, action: str, params: Mapping[str, object], t
     """Best effort, after the answer: the marks are what counts, and they are made."""
     from core.sessions import Sessions, note_of  # it brings a YAML parser along
 
-    from ..access import open_store
-
     label = params.get("prompt") if context.config.agents.labels else ""
     try:
-        store = open_store(context)
         sessions = Sessions(str(context.home / "sessions"))
-        for mark, _ in told.marks:
-            root = root_shown(store, mark["workspace"])
-            more = {**params, "label": label or "", "root": root}
+        for root, mark in told.here:
+            more = {**params, "label": label or "", "root": root.shown}
             sessions.note_turn(mark["session"], note_of(action, {**more, **mark}))
     except (TurnmarkError, OSError) as error:
         note(context, f"warning: the session's state was not kept: {error}")
