@@ -78,10 +78,11 @@ def test_a_peer_that_is_missing_is_named_and_not_measured(
 
 
 def test_the_chart_is_well_formed_and_has_a_bar_for_each() -> None:
-    row = [Times([0.002], [0.4]).faster("9 files: 1 changed", 1, against="a<b")]
+    times = {"a<b": 0.4, "slow": 1000.0}
+    row = [Times([0.002], [t]).faster("9 files: 1 changed", 1, name) for name, t in times.items()]
     tree = ElementTree.fromstring(chart([row], "9 files"))
     texts = ["".join(node.itertext()) for node in tree.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"1 changed", "turnmark", "a<b", "2 ms", "400 ms"} <= set(texts)
+    assert {"1 changed", "turnmark", "a<b", "2 ms", "400 ms", "1,000 s"} <= set(texts)
     with pytest.raises(ValueError, match="No row"):
         chart([row], "10 files")
 

@@ -97,6 +97,8 @@ def _place(seconds: float, low: int, high: int) -> float:
 
 
 def _time(seconds: float) -> str:
+    if seconds >= 100:
+        return f"{seconds:,.0f} s"
     if seconds >= 1:
         return f"{seconds:.3g} s"
     return f"{seconds * 1000:.3g} ms"
