@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from .errors import Refused, explain
 from .proofs import DIRECTORY
-from .store import WAIT, Store
+from .store import WAIT, Store, root_shown
 from .sweep import size_on_disk
-from .timeline import root_shown
 
 FIRST = ("packed-refs", "refs", "objects", "config", "HEAD")
 LAST = ("layout.json", "locks")

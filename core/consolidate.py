@@ -202,7 +202,7 @@ class RawEntry(NamedTuple):
 
 
 class Source:
-    """Owns nothing; the entries of one pack by their ids, in the order of the file."""
+    """The entries of one pack by their ids, in the order of the file; owns what was read ahead."""
 
     def __init__(self, pack: Pack) -> None:
         self.pack = pack

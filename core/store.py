@@ -722,3 +722,11 @@ class Store:
 def registry_path(store: Store, workspace: str) -> str:
     """Where it is noted which directory a workspace is."""
     return f"{store.base}/turnmark/workspaces/{workspace}.json"
+
+
+def root_shown(store: Store, workspace: str) -> str:
+    """Where a workspace lies, as its register says; its id where that is lost."""
+    try:
+        return str(json.loads(store.disk.read_file(registry_path(store, workspace)))["root"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return workspace

@@ -5,7 +5,6 @@ Knows no disk but through the store and no clock: the present moment is told to 
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -19,7 +18,7 @@ from .counts import CountBook
 from .errors import BadInput, Damaged
 from .history import History, read_snapshot, workspaces
 from .model import Counts, Maker, Mark, Oid, Point, PointKind, Snapshot, Status, rfc3339
-from .store import Store, registry_path
+from .store import Store, root_shown
 
 SHORT = 10
 """Characters of an id that people are shown; any seven are understood."""
@@ -456,14 +455,6 @@ def _label(point: Point) -> str:
         text = point.label if len(point.label) <= 60 else point.label[:59] + "…"
         return f'{name}, "{text}"'
     return name if point.kind in ("turn", "burst") else f"{name} ({point.kind})"
-
-
-def root_shown(store: Store, workspace: str) -> str:
-    """Where a workspace lies, as its register says; its id where that is lost."""
-    try:
-        return str(json.loads(store.disk.read_file(registry_path(store, workspace)))["root"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return workspace
 
 
 def registered(store: Store) -> Iterator[tuple[str, str]]:

@@ -58,7 +58,7 @@ def test_turns_are_noted_after_the_answer_and_listed(live, work):
     (work / "a").write_text("2\n")
     done = end(live)
     begin(live, work, 2)
-    until(lambda: noted(live).get("open"))
+    until(lambda: len(noted(live).get("turns", ())) == 2)
     own = noted(live)
     first, second = own["turns"]
     assert (first["label"], first["turn_id"], first["status"]) == ("do 1", "p1", "ok")
@@ -101,6 +101,14 @@ def test_what_came_together_is_noted_before_the_end(kept):
             noting.told(action, "/w", {"prompt": "x", "status": "ok"}, {**MARK, "turn": n})
     noting.stop()
     assert [turn["turn"] for turn in kept.read("s1")["turnmark"]["turns"]] == [1, 2, 3]
+
+
+def test_a_session_of_which_nothing_is_noted_yet_is_noted_soon(kept, monkeypatch):
+    monkeypatch.setattr("watcher.noting.SETTLE_SECONDS", 600.0)
+    noting = Noting(kept)
+    noting.told("turn.begin", "/w", {"prompt": "x"}, MARK)
+    until(lambda: kept.read("s1") is not None)
+    noting.stop()
 
 
 def test_prompts_that_are_not_to_be_kept_are_not_noted_either(kept):

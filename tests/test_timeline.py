@@ -15,7 +15,8 @@ from core.history import MarkSpec, pin_ref
 from core.model import Counts, Oid, RelPath, rfc3339
 from core.recorder import Recorder
 from core.refs import ref_name
-from core.timeline import Timeline, moment_of, registered, root_shown
+from core.store import root_shown
+from core.timeline import Timeline, moment_of, registered
 from tests.stores import Bench
 from tests.trees import build
 

@@ -95,8 +95,7 @@ class Told:
 
     marks: list[Answer] = field(default_factory=list)
     failed: list[tuple[str, TurnmarkError]] = field(default_factory=list)
-    here: list[tuple[Root, dict[str, Any]]] = field(default_factory=list)
-    """The marks that were made without a service, which sees to all that follows by itself."""
+    roots: list[Root] = field(default_factory=list)
 
 
 def tell(
@@ -129,9 +128,9 @@ def _tell_here(
 
     try:
         with locked(context, directory, create=create) as recorder:
-            done = _parted(ACTIONS[action](recorder, None, {**params, **_settled(context)}))
-            told.marks.append(done)
-            told.here.append((recorder.root, done[0]))
+            done = ACTIONS[action](recorder, None, {**params, **_settled(context)})
+            told.marks.append(_parted(done))
+            told.roots.append(recorder.root)
     except TurnmarkError as error:
         told.failed.append((directory or ".", error))
 
@@ -184,10 +183,10 @@ def _sort_errors(
 
 
 def tidy_after(context: Context, told: Told) -> None:
-    """For what was done here."""
-    if told.here:
+    """For what was done here; the service tidies up by itself."""
+    if told.roots:
         from core.store import Store
 
         from .upkeep import maintain
 
-        maintain(context, Store.open(str(context.store_path)), [root for root, _ in told.here])
+        maintain(context, Store.open(str(context.store_path)), told.roots)

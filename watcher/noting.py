@@ -21,6 +21,7 @@ from core.sessions import Sessions, TurnNote, note_of, note_of_mark
 
 log = logging.getLogger(__name__)
 
+SOON_SECONDS = 0.05
 SETTLE_SECONDS = 1.0
 """The answer and what the agent asks next go first; turns that follow each other closely become
 one write, which costs a few milliseconds of the interpreter."""
@@ -87,11 +88,12 @@ class Noting:
 
     def _settle(self) -> None:
         """Until nothing more is told, or it would get too late for a listing; of a session of
-        which nothing is noted yet, at once."""
+        which nothing is noted yet, until the answer is out."""
         until, count = time.monotonic() + SETTLE_MOST, -1
         while count != self._news_count and time.monotonic() < until:
             count = self._news_count
-            if self._stopping.wait(SETTLE_SECONDS) or self._waiting.keys() - self._noted:
+            is_new = bool(self._waiting.keys() - self._noted)
+            if self._stopping.wait(SOON_SECONDS if is_new else SETTLE_SECONDS) or is_new:
                 return
 
     def _is_news(self) -> bool:

@@ -119,8 +119,7 @@ def _tell(
     if not told.marks:
         raise told.failed[0][1]
     _answer(context, told)
-    if told.here:
-        _note_session(context, action, params, told)
+    _note_session(context, action, params, told)
     tidy_after(context, told)
     return EXCEPTIONS if told.failed else OK
 
@@ -137,13 +136,18 @@ def _answer(context: Context, told: Told) -> None:
 
 def _note_session(context: Context, action: str, params: Mapping[str, object], told: Told) -> None:
     """Best effort, after the answer: the marks are what counts, and they are made."""
-    from core.sessions import Sessions, note_of  # it brings a YAML parser along
+    from core.sessions import Sessions, note_of
+    from core.store import root_shown
+
+    from ..access import open_store
 
     label = params.get("prompt") if context.config.agents.labels else ""
     try:
+        store = open_store(context)
         sessions = Sessions(str(context.home / "sessions"))
-        for root, mark in told.here:
-            more = {**params, "label": label or "", "root": root.shown}
+        for mark, _ in told.marks:
+            root = root_shown(store, mark["workspace"])
+            more = {**params, "label": label or "", "root": root}
             sessions.note_turn(mark["session"], note_of(action, {**more, **mark}))
     except (TurnmarkError, OSError) as error:
         note(context, f"warning: the session's state was not kept: {error}")
