@@ -125,3 +125,20 @@ def test_a_directory_that_cannot_be_written_is_logged(kept, caplog):
     noting.told("turn.begin", "/w", {}, MARK)
     noting.stop()
     assert "session s1 are not noted" in caplog.text
+
+
+@pytest.mark.parametrize("told_more", [True, False])
+def test_what_could_not_be_noted_is_tried_again(kept, caplog, monkeypatch, told_more):
+    monkeypatch.setattr("watcher.noting.SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr("watcher.noting.AGAIN_SECONDS", 600.0 if told_more else 0.05)
+    (Path(kept.directory)).write_text("in the way")
+    noting = Noting(kept)
+    noting.told("turn.begin", "/w", {}, MARK)
+    until(lambda: "not noted yet" in caplog.text)
+    (Path(kept.directory)).unlink()
+    if told_more:
+        noting.told("turn.begin", "/w", {}, {**MARK, "session": "s2"})
+    until(lambda: kept.read("s1") is not None)
+    noting.stop()
+    assert caplog.text.count("not noted yet") == 1
+    assert kept.read("s1")["turnmark"]["open"] is True

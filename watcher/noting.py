@@ -4,7 +4,7 @@ The marks are the truth, and are durable before anybody is answered; these notes
 easy to list and to resume. A turn: its mark, the answer, then the note, which is one file replaced
 in one step. Killed before the note, the document calls a turn open that is over, or lacks the last
 one: after the next first look `catch_up` puts that right from the marks. Trouble with a document is
-logged; no agent waits for it.
+logged, and it is tried again; no agent waits for it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ SETTLE_SECONDS = 1.0
 """The answer and what the agent asks next go first; turns that follow each other closely become
 one write, which costs a few milliseconds of the interpreter."""
 SETTLE_MOST = 10.0
+AGAIN_SECONDS = 60.0
+"""What could not be noted is tried again so long after, or with what is noted next."""
 STOP_SECONDS = 5.0
 COLLECT_SECONDS = 24 * 3600.0
 RECENT = 100
@@ -37,6 +39,7 @@ class Noting:
     def __init__(self, states: Sessions) -> None:
         self.states = states
         self._waiting: dict[tuple[str, bool], list[TurnNote]] = {}
+        self._failed: dict[tuple[str, bool], list[TurnNote]] = {}
         self._news_count = 0
         self._noted: set[tuple[str, bool]] = set()
         self._news = threading.Condition()
@@ -81,9 +84,13 @@ class Noting:
             self._settle()
             with self._news:
                 waiting, self._waiting = self._waiting, {}
-            for (session, if_known), notes in waiting.items():
-                self._note(session, notes, if_known)
-            self._noted = waiting.keys() | (self._noted if len(self._noted) < RECENT else set())
+            for key, notes in self._failed.items():
+                waiting[key] = [*notes, *waiting.get(key, [])][-RECENT:]
+            self._failed = {
+                key: notes for key, notes in waiting.items() if not self._note(key, notes)
+            }
+            noted = waiting.keys() - self._failed.keys()
+            self._noted = noted | (self._noted if len(self._noted) < RECENT else set())
             self._collect()
 
     def _settle(self) -> None:
@@ -98,14 +105,19 @@ class Noting:
 
     def _is_news(self) -> bool:
         with self._news:
-            self._news.wait_for(lambda: self._waiting or self._stopping.is_set())
-            return bool(self._waiting)
+            again = AGAIN_SECONDS if self._failed else None
+            self._news.wait_for(lambda: self._waiting or self._stopping.is_set(), again)
+            return bool(self._waiting or (self._failed and not self._stopping.is_set()))
 
-    def _note(self, session: str, notes: list[TurnNote], if_known: bool) -> None:
+    def _note(self, key: tuple[str, bool], notes: list[TurnNote]) -> bool:
+        session, if_known = key
         try:
             self.states.note_turns(session, notes, if_known=if_known)
         except (TurnmarkError, OSError) as error:
-            log.warning("the turns of session %s are not noted: %s", session, error)
+            if key not in self._failed:
+                log.warning("the turns of session %s are not noted yet: %s", session, error)
+            return False
+        return True
 
     def _collect(self) -> None:
         """Documents that hold nothing but our notes, of which nothing was heard for long."""
