@@ -225,7 +225,8 @@ class Source:
         return self._parse(data, start)
 
     def _bytes(self, start: int, end: int) -> bytes:
-        """Read ahead, as most are asked for in their order; the base of a delta lies further up."""
+        """Read ahead, as most are asked for in their order; by itself what lies further up, as the
+        base of a delta may."""
         if start < self._begin:
             return _read_range(self.pack, start, end)
         if end > self._begin + len(self._part):

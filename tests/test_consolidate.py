@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import zlib
@@ -227,6 +228,21 @@ def test_one_delta_alone_brings_its_base(tmp_path, by_name):
     fresh = Pack(REAL, out.finish(REAL.sync_all))
     assert fresh.read(delta) == pack.read(delta)
     fresh.close()
+
+
+@pytest.mark.parametrize("ahead", [0, 64, 300])
+def test_entries_are_the_same_however_far_it_reads_ahead(tmp_path, monkeypatch, ahead):
+    store = grown(tmp_path).store
+    repack_with_deltas(store, by_name=False)
+    (pack,) = store.packs()
+    data = Path(pack.path + ".pack").read_bytes()
+    monkeypatch.setattr(module, "READ_AHEAD", ahead)
+    source = module.Source(pack)
+    forwards = list(source.spans)
+    shuffled = random.Random(1).sample(forwards, len(forwards))
+    for oid in [*forwards, *reversed(forwards), *shuffled]:
+        start, end = source.spans[oid]
+        assert source.raw(oid).data == data[start:end]
 
 
 def test_a_damaged_entry_is_noticed_while_copying(tmp_path):
