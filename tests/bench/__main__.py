@@ -80,7 +80,7 @@ SIDES: dict[str, SideRow] = {
     "side-modules": rows_side.modules,
 }
 MILLION = 1_000_000
-MINUTES = 25
+MINUTES = 120
 T = TypeVar("T", Result, list[Result])
 
 
